@@ -1,0 +1,1 @@
+"""Postroad: reliable messaging, workers and scheduled jobs on PostgreSQL and RabbitMQ."""

@@ -1,0 +1,53 @@
+"""How long to wait before trying again: bounded, jittered, and pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.clock import hours, minutes, seconds
+from postroad.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """A budget of attempts and the delays between them.
+
+    The delay before attempt n+1 is drawn from the upper half of ``min(most, first * factor**(n-1))``
+    ("equal jitter"), so that callers that failed together do not come back together, and none comes back at once.
+    """
+
+    first: timedelta = seconds(2)
+    most: timedelta = minutes(10)
+    factor: float = 2.0
+    attempts: int = 12
+    max_age: timedelta = hours(24)
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that could never end or would try without a pause.
+
+        Raises:
+            UsageError: a value is out of its range.
+        """
+        if self.attempts < 1 or self.factor < 1 or self.first <= timedelta(0) or self.most < self.first:
+            message = f"{self!r} is not a budget: attempts and factor from 1, 0 < first <= most"
+            raise UsageError("PR107", message)
+
+    def delay(self, attempt: int, *, chance: float) -> timedelta:
+        """The wait after failed attempt number `attempt` (from 1); `chance` is a random number in [0, 1)."""
+        exponent = min(max(attempt, 1) - 1, 64)
+        most = min(self.most.total_seconds(), self.first.total_seconds() * self.factor**exponent)
+        return timedelta(seconds=most / 2 + most / 2 * chance)
+
+    def spent(self, attempt: int, *, age: timedelta) -> bool:
+        """Whether failed attempt number `attempt`, `age` after the first, was the last one allowed."""
+        return attempt >= self.attempts or age >= self.max_age
+
+
+def full_jitter(tries: int, *, first: timedelta, most: timedelta, chance: float) -> timedelta:
+    """The wait before reconnect number `tries` (from 1): anything from zero to the exponential bound ("full jitter").
+
+    All instances of a fleet reconnect together after a node drain, so the whole interval is used.
+    """
+    bound = min(most.total_seconds(), first.total_seconds() * 2.0 ** min(max(tries, 1) - 1, 32))
+    return timedelta(seconds=bound * chance)

@@ -1,0 +1,74 @@
+"""The driver of pipelines: runs what a generator yields on one connection, and sends back what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+from postroad.sql.statement import Call, Pipeline, Statement
+
+T = TypeVar("T")
+Tx_co = TypeVar("Tx_co", covariant=True)
+Rows = Sequence[Mapping[str, Any]]
+
+
+class AsyncHand(Protocol):
+    """Runs one statement on one asynchronous connection."""
+
+    async def fetch(self, statement: Statement) -> Rows:
+        """Run `statement`; its rows (none for a command). Driver errors come out as they are."""
+        ...
+
+
+async def drive(pipeline: Pipeline[T], hand: AsyncHand) -> T:
+    """Run `pipeline` to its end on `hand` and return its value.
+
+    An error of a step is thrown into the pipeline at its ``yield``, cancellation included: what it does not
+    catch comes out here.
+    """
+    try:
+        step = next(pipeline)
+        while True:
+            try:
+                result = await _perform(step, hand)
+            except BaseException as error:  # noqa: BLE001 - the pipeline decides, cancellation included
+                step = pipeline.throw(error)
+            else:
+                step = pipeline.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        pipeline.close()
+
+
+async def _perform(step: Statement | Call, hand: AsyncHand) -> Any:  # noqa: ANN401 - rows, or the call's value
+    if isinstance(step, Statement):
+        return await hand.fetch(step)
+    value = step.function()
+    return await value if hasattr(value, "__await__") else value
+
+
+class Unit(Protocol[Tx_co]):
+    """One open transaction: what the author's code gets, and the hand that runs our statements beside it."""
+
+    @property
+    def tx(self) -> Tx_co:
+        """What a handler gets as ``delivery.tx``: a connection or session of the author's driver."""
+        ...
+
+    async def drive(self, pipeline: Pipeline[T]) -> T:
+        """Run `pipeline` in this transaction."""
+        ...
+
+
+class Transactions(Protocol[Tx_co]):
+    """Where the transactions of a handler come from: whose connection, in which driver's form."""
+
+    def begin(self) -> AbstractAsyncContextManager[Unit[Tx_co]]:
+        """Open a transaction; leaving it commits, an error (cancellation included) rolls back.
+
+        An error while committing comes out of the block's end: then the outcome may be unknown.
+        """
+        ...

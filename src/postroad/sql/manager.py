@@ -1,0 +1,146 @@
+"""Our pool of database connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from postroad.errors import AccessRefused, Unavailable, UsageError
+from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.drive import Rows, drive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from postroad.sql.statement import Pipeline, Statement
+
+T = TypeVar("T")
+
+_REFUSED = (
+    asyncpg.InvalidPasswordError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn what asyncpg raises when a database is away or refuses into our errors; others pass.
+
+    Raises:
+        AccessRefused: wrong password, role or database name.
+        Unavailable: no connection can be made, or it was lost.
+    """
+    try:
+        yield
+    except _REFUSED as error:
+        message = f"{masked(url)} refused access ({error.sqlstate}); check the URL's user, password and database name"
+        raise AccessRefused("PR303", message) from error
+    except _AWAY as error:
+        message = f"{masked(url)} cannot be reached ({type(error).__name__}); check that it runs and the URL is right"
+        raise Unavailable("PR301", message) from error
+    except asyncpg.InterfaceError as error:
+        if "closed" not in str(error) and "closing" not in str(error):
+            raise
+        message = f"the connection to {masked(url)} was closed"
+        raise Unavailable("PR301", message) from error
+
+
+def masked(url: str) -> str:
+    """The URL's host, port and path only: safe to print."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "the database"
+    return f"database {parts.hostname or 'socket'}{port}{parts.path}"
+
+
+class Manager:
+    """A pool of asyncpg connections to one service's database.
+
+    It opens connections as they are needed, up to `size`, and replaces what breaks. Everything here raises
+    `Unavailable` while the database is away; nothing is retried here.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str) -> None:
+        """Wrap `pool`; use `open` instead."""
+        self._pool = pool
+        self._url = url
+        self.schema = schema
+
+    @classmethod
+    async def open(cls, url: str, *, schema: str, size: int = 10, name: str = "postroad") -> Self:
+        """Open the pool and prove that the database answers.
+
+        Raises:
+            AccessRefused: wrong password, role or database name.
+            Unavailable: it cannot be reached within ten seconds.
+            UsageError: the URL cannot be read.
+        """
+        with translated(url):
+            try:
+                pool = await asyncpg.create_pool(
+                    url, min_size=1, max_size=size, timeout=10, command_timeout=60,
+                    server_settings={"application_name": name},
+                )  # fmt: skip
+            except (ValueError, asyncpg.InterfaceError) as error:
+                message = "the database URL cannot be read; it looks like postgresql://user:password@host:5432/name"
+                raise UsageError("PR201", message) from error
+        return cls(pool, url, schema=schema)
+
+    async def close(self) -> None:
+        """Close every connection, waiting at most five seconds for those in use."""
+        try:
+            await asyncio.wait_for(self._pool.close(), 5)
+        except TimeoutError:
+            self._pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
+        """Lend a connection, outside any transaction."""
+        with translated(self._url):
+            async with self._pool.acquire() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
+        """Lend a connection inside a READ COMMITTED transaction: leaving commits, an error rolls back."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, statement: Statement) -> Rows:
+        """Run one statement in a transaction of its own: one round trip."""
+        async with self.connection() as connection:
+            return await AsyncpgHand(connection).fetch(statement)
+
+    async def run(self, pipeline: Pipeline[T]) -> T:
+        """Run `pipeline` in a transaction of its own."""
+        with translated(self._url):
+            async with self.transaction() as connection:
+                return await drive(pipeline, AsyncpgHand(connection))
+
+    async def answers(self, *, within_seconds: float = 2.0) -> bool:
+        """Whether the database answers ``SELECT 1`` in time; never raises for its absence."""
+        try:
+            async with asyncio.timeout(within_seconds), self.connection() as connection:
+                await connection.execute("SELECT 1")
+        except (Unavailable, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,14 @@
+-- name: runtime
+-- What the runtime role may do: everything with rows, nothing with tables.
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
+GRANT INSERT, UPDATE, DELETE ON {schema}.event, {schema}.outbox, {schema}.lease, {schema}.inbox, {schema}.starts,
+    {schema}.order_guard, {schema}.work, {schema}.quarantine, {schema}.finished, {schema}.installation TO {role};
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
+GRANT EXECUTE ON FUNCTION {schema}.make_partition(text, date) TO {role};
+
+-- name: author
+-- What an author's role may do: stage, and nothing else.
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT INSERT ON {schema}.event, {schema}.outbox, {schema}.work TO {role};
+GRANT USAGE ON SEQUENCE {schema}.event_seq, {schema}.outbox_place, {schema}.work_id TO {role};

@@ -1,0 +1,50 @@
+"""Partitions of the log and of finished work, made ahead of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+
+from postroad.sql.statement import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+
+DAYS_AHEAD: Final = 14
+QUERIES = queries("postroad.sql", "partitions.sql")
+
+
+async def make_ahead(connection: Connection, *, schema: str, days: int = DAYS_AHEAD) -> Mapping[str, int]:
+    """Make and attach what is missing from today (UTC) to `days` ahead; how many were made, kept and busy.
+
+    Each partition is a transaction of its own, which waits at most 50 ms for a lock: an author never waits longer
+    for it. *busy* ones are made by the next run; *kept* days stay in the DEFAULT partition, where authors' rows
+    already are. Safe to repeat, and from several processes at once.
+    """
+    missing = await connection.fetch(QUERIES.text("missing", schema), days, schema)
+    outcome: Counter[str] = Counter(made=0, kept=0, busy=0)
+    for row in missing:
+        outcome[await _make(connection, schema, row["parent"], row["day"])] += 1
+    return outcome
+
+
+async def _make(connection: Connection, schema: str, parent: str, day: object) -> str:
+    try:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '5s'")
+            return str(await connection.fetchval(QUERIES.text("make", schema), parent, day))
+    except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
+        return "busy"
+    except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError):
+        return "exists"
+
+
+async def days_ahead(connection: Connection, *, schema: str) -> int:
+    """For how many days from today every table has its partition: 0 means that authors' rows land in the DEFAULT."""
+    return int(await connection.fetchval(QUERIES.text("days_ahead", schema), schema))

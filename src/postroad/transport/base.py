@@ -1,0 +1,137 @@
+"""What a transport promises: publishes are settled one by one, deliveries are owed until acked or given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One publish. `ticket` names it to its publisher: unique while in flight, the same in its `Settled`."""
+
+    ticket: int
+    exchange: str
+    routing_key: str
+    body: bytes
+    message_id: str
+    type: str
+    app_id: str
+    correlation_id: str
+    content_type: str
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Settlement(StrEnum):
+    """How a publish ended. Only CONFIRMED means: accepted by the broker **and** routed to a queue."""
+
+    CONFIRMED = "confirmed"
+    RETURNED = "returned"  # accepted, but no queue wants it
+    NACKED = "nacked"  # refused by a queue (full) or its process failed
+    UNKNOWN = "unknown"  # the connection was lost, or the channel closed, before an answer
+    REFUSED = "refused"  # this very message made the broker close the channel (404, 403, 406)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome of one publish. `reason` is safe to print."""
+
+    ticket: int
+    settlement: Settlement
+    reason: str = ""
+    code: int = 0
+
+
+class Publisher(Protocol):
+    """Sends publishes and settles every one of them, once, in batches, on the caller's event loop.
+
+    Nothing here raises for the broker's absence: what was handed over while it is away is settled UNKNOWN.
+    """
+
+    @property
+    def writable(self) -> bool:
+        """Whether to hand over more now: connected, and not blocked by the broker."""
+        ...
+
+    def publish(self, batch: Sequence[Outgoing]) -> None:
+        """Hand over a batch in order; never waits. The caller bounds how much is in flight."""
+        ...
+
+    def on_settled(self, hear: Callable[[Sequence[Settled]], None]) -> None:
+        """Who hears of settlements: called on the event loop on which the publisher was made."""
+        ...
+
+    def on_writable(self, hear: Callable[[], None]) -> None:
+        """Who is told, on the same loop, that `writable` changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Names one delivery to its transport, within one generation of the channel."""
+
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One delivery as it came: bytes and wire properties, nothing decoded."""
+
+    tag: Tag
+    body: bytes
+    content_type: str
+    headers: Mapping[str, Any]
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    message_id: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+
+
+class Intake(Protocol):
+    """One consumer's stream of deliveries. Everything received is owed: ack it, or give it back.
+
+    After `pause` (or a lost connection) the tags of that generation are dead: acking them is harmless, counted
+    as stale, and the broker delivers those messages again.
+    """
+
+    async def take(self, most: int) -> Sequence[Incoming]:
+        """Wait for deliveries and return at most `most` of those that are here; empty once stopped."""
+        ...
+
+    def ack(self, tags: Sequence[Tag]) -> None:
+        """Tell the broker that these are in safe hands; never waits."""
+        ...
+
+    def give_back(self, tags: Sequence[Tag]) -> None:
+        """Return these to the queue, uncharged."""
+        ...
+
+    async def pause(self) -> None:
+        """Take nothing more: cancel at the broker, give back what was received and not taken."""
+        ...
+
+    async def resume(self) -> None:
+        """Take again, by a new consumer."""
+        ...
+
+    async def stop(self) -> None:
+        """Pause for good; acks already handed over are flushed before the channel closes."""
+        ...
+
+
+class Transport(Protocol):
+    """A road between Apps."""
+
+    def publisher(self) -> Publisher:
+        """The one publisher of this process, bound to the running loop."""
+        ...
+
+    def intake(self, queue: str, *, prefetch: int) -> Intake:
+        """The stream of `queue`, bound to the running loop; it starts with the transport's service."""
+        ...
