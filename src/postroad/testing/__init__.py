@@ -1,0 +1,1 @@
+"""Servers and harness for tests: ours and our users'."""

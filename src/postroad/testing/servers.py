@@ -1,0 +1,19 @@
+"""The servers that tests run on, in one place to import them from."""
+
+from __future__ import annotations
+
+from postroad.testing.postgres import Postgres, PostgresServer
+from postroad.testing.process import free_port
+from postroad.testing.proxy import TcpProxy
+from postroad.testing.rabbitmq import Rabbit, RabbitAddress, RabbitNode, rabbitmq_remedy
+
+__all__ = [
+    "Postgres",
+    "PostgresServer",
+    "Rabbit",
+    "RabbitAddress",
+    "RabbitNode",
+    "TcpProxy",
+    "free_port",
+    "rabbitmq_remedy",
+]
