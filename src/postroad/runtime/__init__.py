@@ -1,0 +1,1 @@
+"""The App and what keeps it running."""
