@@ -1,0 +1,113 @@
+"""The sole owner of the table ``lease``: its statements, and the fence that other rooms put into theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from postroad.sql import Pipeline, Statement, queries
+
+if TYPE_CHECKING:
+    from postroad.leases.lease import Lease
+
+T = TypeVar("T")
+
+QUERIES: Final = queries("postroad.leases", "store.sql")
+
+FENCE: Final = """fence AS MATERIALIZED (
+    SELECT lease.name
+      FROM {schema}.lease AS lease
+      JOIN unnest($1::text[], $2::bigint[]) AS mine (name, token)
+        ON mine.name = lease.name AND mine.token = lease.token
+     WHERE lease.holder = $3::uuid
+     ORDER BY lease.name
+       FOR SHARE OF lease
+)"""
+"""The fence as the first CTE of another room's statement; its parameters are names, tokens and the holder.
+
+Make the write depend on it: ``WITH fence AS MATERIALIZED (...) DELETE .. WHERE .. IN (SELECT .. FROM fence)``.
+A lease that was taken over gives no row, so nothing is written; one that is still ours cannot be taken over before
+the statement's transaction ends, since the rows are locked ``FOR SHARE``. A plain ``EXISTS`` is judged on the
+statement's snapshot and was seen to pass after a take-over. The rows are locked in order of name, as renewals lock
+them. Keep the transaction short: our own renewal waits for it too.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """A name that nobody holds, and the token that it had last (0: the name was never leased)."""
+
+    name: str
+    token: int
+
+
+def acquire(schema: str, names: Sequence[str], *, holder: UUID, ttl: timedelta) -> Statement:
+    """Take what is free of `names`; rows of `name` and `token`."""
+    return QUERIES.statement("acquire", schema, list(names), holder, ttl.total_seconds())
+
+
+def renew(schema: str, leases: Sequence[Lease]) -> Statement:
+    """Prolong `leases` of one holder; rows of the names that were."""
+    return _on("renew", schema, leases)
+
+
+def standing(schema: str, leases: Sequence[Lease]) -> Statement:
+    """Rows of the names that nobody else took since."""
+    return _on("standing", schema, leases)
+
+
+def release(schema: str, leases: Sequence[Lease]) -> Statement:
+    """Give `leases` of one holder up; rows of the names that were."""
+    return _on("release", schema, leases)
+
+
+def fence(schema: str, leases: Sequence[Lease]) -> Pipeline[frozenset[str]]:
+    """Lock `leases` (of one holder) until the transaction ends; the names that are still ours.
+
+    For transactions of several statements: run it before what it protects, and roll back when a name is missing.
+    """
+    rows = yield _on("fence", schema, leases)
+    return frozenset(row["name"] for row in rows)
+
+
+def _on(query: str, schema: str, leases: Sequence[Lease]) -> Statement:
+    holders = {lease.holder for lease in leases}
+    assert len(holders) == 1, "leases of one holder"  # the keeper has one identity for all that it holds
+    names, tokens = [lease.name for lease in leases], [lease.token for lease in leases]
+    return QUERIES.statement(query, schema, names, tokens, holders.pop())
+
+
+def living(schema: str, prefix: str) -> Pipeline[int]:
+    """How many leases whose name starts with `prefix` are held now, by the database's clock."""
+    rows = yield living_statement(schema, prefix)
+    return int(rows[0]["count"])
+
+
+def living_statement(schema: str, prefix: str) -> Statement:
+    """The statement of `living`, for the keeper's own connection; one row with `count`."""
+    return QUERIES.statement("living", schema, prefix)
+
+
+def expired(schema: str, prefix: str) -> Pipeline[tuple[Lapsed, ...]]:
+    """The leases whose name starts with `prefix` that ran out without a release: their holders are dead or cut off."""
+    rows = yield QUERIES.statement("expired", schema, prefix)
+    return tuple(Lapsed(row["name"], row["token"]) for row in rows)
+
+
+def lapsed(schema: str, names: Sequence[str]) -> Pipeline[tuple[Lapsed, ...]]:
+    """Those of `names` that nobody holds now: expired, released, or never leased."""
+    rows = yield QUERIES.statement("lapsed", schema, list(names))
+    return tuple(Lapsed(row["name"], row["token"]) for row in rows)
+
+
+def advance(schema: str, name: str, token: int) -> Pipeline[bool]:
+    """Fence off whoever let `name` lapse with `token`, before anything of theirs is touched; whether it was so.
+
+    False: another process was first, or the holder came back. Run it in the transaction that takes the dead
+    holder's rows, so that a crash in between leaves both undone.
+    """
+    rows = yield QUERIES.statement("advance", schema, name, token)
+    return bool(rows)

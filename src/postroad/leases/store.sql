@@ -1,0 +1,104 @@
+-- name: acquire
+-- Take those of the names $1 that are free or expired, for $3 seconds in the name of $2; each take is a new token.
+-- Names that look held are passed over without a lock, so that contenders never make a holder's renewal wait.
+INSERT INTO {schema}.lease AS lease (name, holder, acquired_at, expires_at, ttl)
+SELECT wanted.name, $2::uuid, clock_timestamp(), clock_timestamp() + make_interval(secs => $3::float8),
+       make_interval(secs => $3::float8)
+  FROM unnest($1::text[]) AS wanted (name)
+ WHERE NOT EXISTS (SELECT FROM {schema}.lease AS standing
+                    WHERE standing.name = wanted.name
+                      AND standing.holder IS NOT NULL
+                      AND standing.expires_at >= clock_timestamp())
+ ORDER BY wanted.name
+    ON CONFLICT (name) DO UPDATE
+   SET holder = excluded.holder, token = lease.token + 1, acquired_at = clock_timestamp(),
+       expires_at = clock_timestamp() + excluded.ttl, ttl = excluded.ttl
+ WHERE lease.holder IS NULL OR lease.expires_at < clock_timestamp()
+RETURNING name, token;
+
+-- name: renew
+-- Prolong the leases of holder $3 named in $1 with the tokens $2, unless they are expired; locked in order of name.
+WITH mine AS MATERIALIZED (
+    SELECT lease.name
+      FROM {schema}.lease AS lease
+      JOIN unnest($1::text[], $2::bigint[]) AS held (name, token)
+        ON held.name = lease.name AND held.token = lease.token
+     WHERE lease.holder = $3::uuid
+     ORDER BY lease.name
+       FOR NO KEY UPDATE OF lease
+)
+UPDATE {schema}.lease AS lease
+   SET expires_at = clock_timestamp() + lease.ttl
+  FROM mine
+ WHERE lease.name = mine.name
+   AND lease.expires_at > clock_timestamp()
+RETURNING lease.name;
+
+-- name: standing
+-- Which of the names $1 still carry the tokens $2 and holder $3, expired or not.
+SELECT lease.name
+  FROM {schema}.lease AS lease
+  JOIN unnest($1::text[], $2::bigint[]) AS held (name, token)
+    ON held.name = lease.name AND held.token = lease.token
+ WHERE lease.holder = $3::uuid;
+
+-- name: release
+-- Give up the leases of holder $3 named in $1 with the tokens $2: the rows stay, and their tokens.
+WITH mine AS MATERIALIZED (
+    SELECT lease.name
+      FROM {schema}.lease AS lease
+      JOIN unnest($1::text[], $2::bigint[]) AS held (name, token)
+        ON held.name = lease.name AND held.token = lease.token
+     WHERE lease.holder = $3::uuid
+     ORDER BY lease.name
+       FOR NO KEY UPDATE OF lease
+)
+UPDATE {schema}.lease AS lease
+   SET holder = NULL, expires_at = clock_timestamp()
+  FROM mine
+ WHERE lease.name = mine.name
+RETURNING lease.name;
+
+-- name: fence
+-- Those of the names $1 that holder $3 still has with the tokens $2; nobody takes them until the transaction ends.
+SELECT lease.name
+  FROM {schema}.lease AS lease
+  JOIN unnest($1::text[], $2::bigint[]) AS mine (name, token)
+    ON mine.name = lease.name AND mine.token = lease.token
+ WHERE lease.holder = $3::uuid
+ ORDER BY lease.name
+   FOR SHARE OF lease;
+
+-- name: living
+-- How many leases whose name starts with $1 are held now.
+SELECT count(*) AS count
+  FROM {schema}.lease
+ WHERE starts_with(name, $1::text)
+   AND holder IS NOT NULL
+   AND expires_at >= clock_timestamp();
+
+-- name: expired
+-- The leases whose name starts with $1 that ran out and were not released, oldest first.
+SELECT name, token
+  FROM {schema}.lease
+ WHERE starts_with(name, $1::text)
+   AND holder IS NOT NULL
+   AND expires_at < clock_timestamp()
+ ORDER BY expires_at, name;
+
+-- name: lapsed
+-- Those of the names $1 that nobody holds now: expired, released, or (token 0) unknown.
+SELECT asked.name, coalesce(lease.token, 0) AS token
+  FROM unnest($1::text[]) AS asked (name)
+  LEFT JOIN {schema}.lease AS lease ON lease.name = asked.name
+ WHERE lease.holder IS NULL OR lease.expires_at < clock_timestamp()
+ ORDER BY asked.name;
+
+-- name: advance
+-- Take the name $1 away from the holder that let it lapse with token $2: its late writes change nothing from now on.
+UPDATE {schema}.lease
+   SET token = token + 1, holder = NULL, expires_at = clock_timestamp()
+ WHERE name = $1::text
+   AND token = $2::bigint
+   AND (holder IS NULL OR expires_at < clock_timestamp())
+RETURNING token;
