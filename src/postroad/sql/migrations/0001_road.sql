@@ -129,7 +129,8 @@ CREATE TABLE {schema}.work (
     autovacuum_vacuum_cost_delay = 0
 );
 CREATE UNIQUE INDEX work_open_key ON {schema}.work (queue, key) WHERE key IS NOT NULL;
-CREATE INDEX work_ready     ON {schema}.work (queue, priority, run_at, id) WHERE state = 'ready';
+CREATE INDEX work_ready     ON {schema}.work (queue, priority, run_at, id) WHERE state = 'ready' AND suspect = 0;
+CREATE INDEX work_suspect   ON {schema}.work (queue, priority, run_at, id) WHERE state = 'ready' AND suspect > 0;
 CREATE INDEX work_scheduled ON {schema}.work (run_at)                      WHERE state = 'scheduled';
 CREATE INDEX work_running   ON {schema}.work (worker)                      WHERE state = 'running';
 

@@ -1,0 +1,124 @@
+"""What is kept of a message beside its body, in a form that PostgreSQL can hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+_DEPTH: Final = 16
+_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_MARKS: Final = frozenset({"$bytes", "$text", "$time", "$decimal", "$float", "$table"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A message as it travelled: body and properties, byte for byte, so that it keeps its identity.
+
+    Binary-mode events carry id, type and source in `headers`: a kept body alone would lose them.
+    """
+
+    body: bytes = field(repr=False)
+    content_type: str
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    exchange: str | None = None
+    routing_key: str | None = None
+    event_type: str | None = None
+
+
+def kept(text: str | None) -> str | None:
+    """`text` without what a PostgreSQL text cannot hold: NUL and lone surrogates become U+FFFD."""
+    return None if text is None else _UNKEEPABLE.sub("\ufffd", text)
+
+
+def headers_to_json(headers: Mapping[str, Any]) -> str:
+    """Headers as JSON that any database can hold; `headers_from_json` gives the same values back.
+
+    What JSON or PostgreSQL has no form for (bytes, times, decimals, NUL in a text) is written as an object with one
+    ``$`` key. Tables nested deeper than 16 are cut off: nothing that a person sends looks like that.
+    """
+    return json.dumps({kept(str(name)): _to_json(value, 1) for name, value in headers.items()}, allow_nan=False)
+
+
+def headers_from_json(stored: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that `headers_to_json` wrote; drivers hand a JSON column over as text or parsed."""
+    parsed = json.loads(stored) if isinstance(stored, str) else stored
+    return {name: _from_json(value) for name, value in parsed.items()}
+
+
+def _to_json(value: Any, depth: int) -> Any:
+    if depth > _DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        table = {kept(str(name)): _to_json(inner, depth + 1) for name, inner in value.items()}
+        return {"$table": table} if not _MARKS.isdisjoint(table) else table
+    if isinstance(value, list | tuple):
+        return [_to_json(inner, depth + 1) for inner in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str() if _UNKEEPABLE.search(value) is None:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case _:
+            return _mark(value)
+
+
+def _mark(value: Any) -> Any:
+    match value:
+        case str():
+            return {"$text": _base64(value.encode("utf-8", "surrogatepass"))}
+        case float():
+            return {"$float": str(value)}
+        case bytes() | bytearray() | memoryview():
+            return {"$bytes": _base64(bytes(value))}
+        case datetime():
+            return {"$time": value.isoformat()}
+        case Decimal():
+            return {"$decimal": str(value)}
+        case _:
+            return kept(str(value))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(mark, inner)] = value.items()
+        if mark in _MARKS:
+            return _marked(mark, inner)
+    return {name: _from_json(inner) for name, inner in value.items()}
+
+
+def _marked(mark: str, inner: Any) -> Any:
+    match mark:
+        case "$bytes":
+            return base64.b64decode(inner)
+        case "$text":
+            return base64.b64decode(inner).decode("utf-8", "surrogatepass")
+        case "$time":
+            at = datetime.fromisoformat(inner)
+            return at if at.tzinfo else at.replace(tzinfo=UTC)
+        case "$decimal":
+            return Decimal(inner)
+        case "$float":
+            return float(inner)
+        case _:
+            return {name: _from_json(value) for name, value in inner.items()}
