@@ -1,0 +1,254 @@
+"""Settings from the environment: read once, checked together, frozen."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from postroad.clock import seconds
+from postroad.errors import SettingsError
+
+PREFIX: Final = "POSTROAD_"
+
+
+class Role(StrEnum):
+    """What a process does of an App: given with ``--only`` or POSTROAD_ROLES."""
+
+    DISPATCH = "dispatch"
+    CONSUME = "consume"
+    WORK = "work"
+    MAINTAIN = "maintain"
+
+
+class LogForm(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TopologyMode(StrEnum):
+    """What a process does with the broker's queues, exchanges and bindings when it starts."""
+
+    VERIFY = "verify"
+    APPLY = "apply"
+
+
+ALL_ROLES: Final = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a process takes from its environment; `SETTINGS` says which variable is which field."""
+
+    database_url: str
+    direct_url: str
+    broker_url: str
+    management_url: str | None = None
+    schema: str = "postroad"
+    roles: frozenset[Role] = ALL_ROLES
+    topology: TopologyMode = TopologyMode.VERIFY
+    grace: timedelta = seconds(25)
+    start_timeout: timedelta = seconds(30)
+    pool_size: int = 10
+    shard_lease: timedelta = seconds(10)
+    worker_lease: timedelta = seconds(30)
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
+    log: LogForm = LogForm.TEXT
+    log_level: str = "info"
+    strangers: tuple[str, ...] = ()
+    """Variables that begin with POSTROAD_ and mean nothing here: worth a warning, no more."""
+
+
+class _Wrong(ValueError):
+    """A value that cannot be used: what it must be."""
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _postgres_url(text: str) -> str:
+    _parts(text, ("postgresql", "postgres"), "postgresql://user:password@host:5432/name")
+    return text
+
+
+def _broker_url(text: str) -> str:
+    if text.partition(":")[0] == "postgres":
+        raise _Wrong("names the PostgreSQL transport, which comes with a later release; give amqp://... or amqps://...")
+    _parts(text, ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
+    return text
+
+
+def _http_url(text: str) -> str:
+    _parts(text, ("http", "https"), "http://user:password@host:15672")
+    return text
+
+
+def _parts(text: str, schemes: Sequence[str], example: str) -> None:
+    # The value itself is never repeated: it may hold a password.
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _Wrong(f"cannot be read; it looks like {example}") from None
+    if parts.scheme not in schemes or port == 0 or not (parts.netloc or parts.query):
+        raise _Wrong(f"is not a URL of this kind; it looks like {example}")
+
+
+def _schema(text: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,54}", text):
+        raise _Wrong("must be lower-case letters, digits and underscores, at most 55")
+    return text
+
+
+def _duration(least: float, most: float) -> Callable[[str], timedelta]:
+    def read(text: str) -> timedelta:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise _Wrong(f"is {text[:40]!r}; it must be a number of seconds from {least:g} to {most:g}")
+        return seconds(value)
+
+    return read
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise _Wrong(f"is {text[:40]!r}; it must be a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def read(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            raise _Wrong(f"is {text[:40]!r}; it must be one of {', '.join(kind)}") from None
+
+    return read
+
+
+def _roles(text: str) -> frozenset[Role]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name[:40] for name in names if name not in set(Role)]
+    if unknown:
+        raise _Wrong(f"names {', '.join(map(repr, unknown))}; roles are {', '.join(Role)}")
+    return frozenset(map(Role, names))
+
+
+class _Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable: the field it fills, how it is read, and its line in the documentation."""
+
+    variable: str
+    field: str
+    read: Callable[[str], Any]
+    default: str
+    says: str
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting("POSTROAD_DATABASE_URL", "database_url", _postgres_url, "required",
+            "PostgreSQL, as the runtime role; may be a transaction pooler"),
+    Setting("POSTROAD_DIRECT_URL", "direct_url", _postgres_url, "the database URL",
+            "the same database past any pooler: heartbeats and session locks"),
+    Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to run",
+            "the broker: amqp:// or amqps:// (`postgres:` comes with a later release)"),
+    Setting("POSTROAD_MANAGEMENT_URL", "management_url", _http_url, "not set",
+            "RabbitMQ's management API, for `topology verify` and `doctor` alone"),
+    Setting("POSTROAD_SCHEMA", "schema", _schema, "postroad", "the database schema of Postroad's tables"),
+    Setting("POSTROAD_ROLES", "roles", _roles, "all", "what this process does: dispatch, consume, work, maintain"),
+    Setting("POSTROAD_TOPOLOGY", "topology", _one_of(TopologyMode), "verify",
+            "at start, `verify` the broker's queues or `apply` them"),
+    Setting("POSTROAD_GRACE_SECONDS", "grace", _duration(1, 3600), "25",
+            "SIGTERM to exit; keep it below the platform's limit (Kubernetes: 30)"),
+    Setting("POSTROAD_START_TIMEOUT", "start_timeout", _duration(0.1, 3600), "30",
+            "how long start-up tries to reach database and broker, in seconds"),
+    Setting("POSTROAD_POOL_SIZE", "pool_size", _whole(2, 1000), "10", "connections to the database, at most"),
+    Setting("POSTROAD_SHARD_LEASE_SECONDS", "shard_lease", _duration(0.5, 300), "10",
+            "lease of an outbox shard; renewed every third of it"),
+    Setting("POSTROAD_WORKER_LEASE_SECONDS", "worker_lease", _duration(0.5, 300), "30",
+            "lease of a worker process; renewed every third of it"),
+    Setting("POSTROAD_HEALTH_PORT", "health_port", _whole(0, 65535), "off",
+            "port of /health/live, /health/ready and /metrics; 0 takes a free one and logs it"),
+    Setting("POSTROAD_HEALTH_HOST", "health_host", _text, "127.0.0.1",
+            "address of that port; 0.0.0.0 opens it to others"),
+    Setting("POSTROAD_LOG", "log", _one_of(LogForm), "text", "form of the log on standard error: text or json"),
+    Setting("POSTROAD_LOG_LEVEL", "log_level", _one_of(_Level), "info", "debug, info, warning or error"),
+)  # fmt: skip
+"""Every variable that a running process reads. The page ``docs/running.md`` shows this table; a test compares."""
+
+ELSEWHERE: Final = ("POSTROAD_DEBUG", "POSTROAD_RUNTIME_ROLE", "POSTROAD_AUTHOR_ROLE")
+"""Variables that commands read for themselves."""
+_PRIVATE: Final = ("POSTROAD_TEST_", "POSTROAD_DEMO_", "POSTROAD_BENCH_")
+_REQUIRED: Final = {
+    "POSTROAD_DATABASE_URL": "is not set; give postgresql://user:password@host:5432/name",
+    "POSTROAD_BROKER_URL": "is not set; give amqp://user:password@host:5672/vhost (`postgres:` comes later)",
+}
+
+
+def read_settings(environment: Mapping[str, str], *, broker: bool = True) -> Settings:
+    """Read and check every variable of `environment` at once. An empty value counts as not set.
+
+    `broker` says whether the broker's URL is required.
+
+    Raises:
+        SettingsError: one line that names every wrong variable with its remedy; no value of a URL is repeated.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        text = environment.get(setting.variable, "").strip()
+        try:
+            if text:
+                values[setting.field] = setting.read(text)
+            elif setting.variable in _REQUIRED and (broker or setting.field != "broker_url"):
+                problems.append(f"{setting.variable} {_REQUIRED[setting.variable]}")
+        except _Wrong as wrong:
+            problems.append(f"{setting.variable} {wrong}")
+    strangers, typos = _strangers(environment)
+    problems += typos
+    if problems:
+        raise SettingsError("PR201", "; ".join(problems))
+    values.setdefault("direct_url", values["database_url"])
+    values.setdefault("broker_url", "")
+    return Settings(**values, strangers=tuple(strangers))
+
+
+def _strangers(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    known = {setting.variable.removeprefix(PREFIX) for setting in SETTINGS}
+    known |= {name.removeprefix(PREFIX) for name in ELSEWHERE}
+    strangers, typos = [], []
+    for name in sorted(environment):
+        short = name.removeprefix(PREFIX)
+        if short == name or short in known or name.startswith(_PRIVATE):
+            continue
+        # A misspelt setting would silently do nothing: that is an error. Others, such as the variables that
+        # Kubernetes makes for a service called "postroad", are only mentioned.
+        close = difflib.get_close_matches(short, known, n=1, cutoff=0.8)
+        if close:
+            typos.append(f"{name} is not a setting; did you mean {PREFIX}{close[0]}?")
+        else:
+            strangers.append(name)
+    return strangers, typos

@@ -1,0 +1,142 @@
+"""The way down: who is told when, what is cancelled when, and the receipt at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from postroad.runtime.supervisor import Supervisor, Tier
+from postroad.signals.catalog import DeliveryResult, DeliverySettled, ShutdownBegan, ShutdownReceipt, WorkSettled
+
+if TYPE_CHECKING:
+    from postroad.clock import Clock
+    from postroad.signals import Signal, Signals
+
+FINISH: Final = 2 / 3
+"""Until this part of the grace period what runs may finish; then it is cancelled."""
+GIVE_UP: Final = 7 / 8
+"""From this part on nothing is waited for: acks and confirms are flushed, leases released, connections closed."""
+_LOOK_SECONDS: Final = 0.02
+_INTERRUPTED: Final = frozenset({"interrupted", "lease_lost"})
+
+
+class Told:
+    """Whether the process was told to stop, since when, and whether to hurry. Safe from any thread.
+
+    The first word begins the grace period; a second one means: give up now, as at seven eighths of it.
+    """
+
+    def __init__(self, grace: timedelta, *, clock: Clock) -> None:
+        """Not told yet."""
+        self.grace = grace
+        self.cause = ""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._hurried: float | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first word was said."""
+        return self._began is not None
+
+    @property
+    def hurried(self) -> bool:
+        """Whether the second word was said."""
+        return self._hurried is not None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first word; 0 before it."""
+        return 0.0 if self._began is None else self._clock.monotonic() - self._began
+
+    def tell(self, cause: str) -> None:
+        """Say it once, or once more. `cause` is the signal's name or a short reason."""
+        with self._lock:
+            if self._began is None:
+                self._began, self.cause = self._clock.monotonic(), cause
+            elif self._hurried is None:
+                self._hurried = self._clock.monotonic()
+            listeners = [*self._listeners]
+        for hear in listeners:
+            hear()
+
+    def on_word(self, hear: Callable[[], None]) -> None:
+        """Call `hear`, in whatever thread speaks, at every word; at once if one was said already."""
+        with self._lock:
+            self._listeners.append(hear)
+            late = self._began is not None
+        if late:
+            hear()
+
+    def left(self, part: float) -> float:
+        """Seconds until `part` of the grace period is over; none before GIVE_UP once hurried."""
+        if self._hurried is not None:
+            spent = self._clock.monotonic() - self._hurried
+            return max(self.grace.total_seconds() * (part - GIVE_UP) - spent, 0.0)
+        return max(self.grace.total_seconds() * part - self.elapsed, 0.0)
+
+
+class Tally:
+    """A sink that counts what became of what was in hand when the process was told to stop."""
+
+    def __init__(self, told: Told) -> None:
+        """Count from `told`'s first word on."""
+        self._told = told
+        self._lock = threading.Lock()
+        self.finished = 0
+        self.given_back = 0
+
+    def __call__(self, signal: Signal) -> None:
+        """Hear of a settled delivery or row; a retry is counted as the delivery that it is."""
+        if not self._told.begun:
+            return
+        if isinstance(signal, DeliverySettled):
+            self._count(given_back=signal.result is DeliveryResult.GIVEN_BACK)
+        elif isinstance(signal, WorkSettled) and signal.kind != "retry":
+            self._count(given_back=signal.result in _INTERRUPTED)
+
+    def _count(self, *, given_back: bool) -> None:
+        with self._lock:
+            if given_back:
+                self.given_back += 1
+            else:
+                self.finished += 1
+
+
+async def wind_down(supervisor: Supervisor, *, told: Told, signals: Signals) -> list[str]:
+    """Stop what takes work in: told at once, cancelled at two thirds, left alone at seven eighths of the grace period.
+
+    What it stands on (transport, leases, pool) still runs when this returns, so that acks go out and leases are
+    renewed to the end. Returns the names of the services that still run.
+    """
+    signals.emit(ShutdownBegan(told.cause, told.grace.total_seconds()))
+    supervisor.tell(Tier.WORK)
+    await _ended(supervisor, Tier.WORK, told=told, part=FINISH)
+    supervisor.cancel(Tier.WORK)
+    await _ended(supervisor, Tier.WORK, told=told, part=GIVE_UP)
+    return supervisor.holding(Tier.WORK)
+
+
+async def close_ground(supervisor: Supervisor, *, told: Told) -> list[str]:
+    """Stop what the others stood on: acks and confirms are flushed, within what is left of the grace period."""
+    supervisor.tell(Tier.GROUND)
+    await _ended(supervisor, Tier.GROUND, told=told, part=(GIVE_UP + 1) / 2)
+    supervisor.cancel(Tier.GROUND)
+    await _ended(supervisor, Tier.GROUND, told=told, part=1)
+    return supervisor.holding(Tier.GROUND)
+
+
+def receipt(tally: Tally, *, abandoned: int, told: Told) -> ShutdownReceipt:
+    """The last word of a process."""
+    return ShutdownReceipt(tally.finished, tally.given_back, abandoned, told.elapsed)
+
+
+async def _ended(supervisor: Supervisor, tier: Tier, *, told: Told, part: float) -> None:
+    """Wait until the services of `tier` have ended, or that part of the grace period is over (at once when hurried)."""
+    while supervisor.running(tier) and told.left(part) > 0:  # noqa: ASYNC110 - three ends, one of them another thread's
+        await asyncio.sleep(_LOOK_SECONDS)
