@@ -4,20 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import asyncpg
+from typing_extensions import override
 
 from postroad.sql.drive import AsyncHand, Rows, drive
 
 if TYPE_CHECKING:
-    import asyncpg
     from asyncpg.pool import PoolConnectionProxy
 
     from postroad.sql.manager import Manager
     from postroad.sql.statement import Pipeline, Statement
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+    _DriverConnection = asyncpg.Connection[asyncpg.Record]
+else:
+    _DriverConnection = asyncpg.Connection
 
 T = TypeVar("T")
+
+
+class PooledConnection(_DriverConnection):
+    """A connection of our pool: one on which a commit that PostgreSQL turned into a rollback is an error.
+
+    When an error inside a transaction is caught and not answered by a savepoint, ``COMMIT`` succeeds and commits
+    nothing: only its tag says so, which asyncpg does not look at. An ack after that would lose the message.
+    """
+
+    @override
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """See asyncpg."""
+        tag = await super().execute(query, *args, timeout=timeout)
+        if tag == "ROLLBACK" and query == "COMMIT;":
+            raise asyncpg.InFailedSQLTransactionError("an earlier error in the transaction was caught: it rolled back")
+        return tag
 
 
 class AsyncpgHand(AsyncHand):
@@ -29,12 +50,14 @@ class AsyncpgHand(AsyncHand):
         """Work on `connection`."""
         self.connection = connection
 
+    @override
     async def fetch(self, statement: Statement) -> Rows:
         """See `AsyncHand.fetch`: one round trip (two the first time that a connection sees the text)."""
         if statement.command:
             await self.connection.execute(statement.text)
             return ()
-        return await self.connection.fetch(statement.text, *statement.args)
+        rows: Any = await self.connection.fetch(statement.text, *statement.args)
+        return cast("Rows", rows)  # A Record is read like a mapping; it is not registered as one.
 
 
 class AsyncpgUnit:
@@ -47,9 +70,18 @@ class AsyncpgUnit:
         self.tx = connection
         self._hand = AsyncpgHand(connection)
 
+    @property
+    def lost(self) -> bool:
+        """See `Unit.lost`."""
+        return self.tx.is_closed()
+
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """See `Unit.drive`."""
         return await drive(pipeline, self._hand)
+
+    def terminate(self) -> None:
+        """See `Unit.terminate`."""
+        self.tx.terminate()
 
 
 class AsyncpgTransactions:

@@ -58,8 +58,17 @@ class Unit(Protocol[Tx_co]):
         """What a handler gets as ``delivery.tx``: a connection or session of the author's driver."""
         ...
 
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone: nothing of this transaction can be committed by us any more."""
+        ...
+
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """Run `pipeline` in this transaction."""
+        ...
+
+    def terminate(self) -> None:
+        """Cut the connection at once, from outside: code that does not end cannot commit any more."""
         ...
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from postroad.errors import AccessRefused, Unavailable, UsageError
-from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.asyncpg import AsyncpgHand, PooledConnection
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Manager:
             try:
                 pool = await asyncpg.create_pool(
                     url, min_size=1, max_size=size, timeout=10, command_timeout=60,
-                    server_settings={"application_name": name},
+                    connection_class=PooledConnection, server_settings={"application_name": name},
                 )  # fmt: skip
             except (ValueError, asyncpg.InterfaceError) as error:
                 message = "the database URL cannot be read; it looks like postgresql://user:password@host:5432/name"
