@@ -443,6 +443,15 @@ class TaskFailed(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class HealthServing(Signal):
+    """The health and metrics pages are served at this address."""
+
+    level: ClassVar[Level] = Level.INFO
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownBegan(Signal):
     """The process was told to stop; `cause` is the signal's name or the reason."""
 
