@@ -1,0 +1,5 @@
+"""Runs the command line as ``python -m postroad``."""
+
+from postroad.cli import main
+
+main()

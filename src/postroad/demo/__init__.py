@@ -1,0 +1,1 @@
+"""The flights example: two services, a broker, real data, and the faults that `postroad demo --chaos` deals out."""

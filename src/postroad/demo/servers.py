@@ -1,0 +1,98 @@
+"""What the example runs on: two databases, each with its roles and tables, and a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from postroad.errors import UsageError
+from postroad.sql.migrations import Roles, migrate
+from postroad.testing.servers import PostgresServer, RabbitNode, rabbitmq_remedy
+
+SCHEMA: Final = "postroad"
+DAYS_AHEAD: Final = 3
+PRODUCER_TABLES = """
+CREATE TABLE flight (
+    flight_id text PRIMARY KEY, carrier text NOT NULL, origin text NOT NULL, destination text NOT NULL,
+    delay_minutes integer
+);
+GRANT INSERT ON flight TO flights_author;
+"""
+CONSUMER_TABLES = """
+CREATE TABLE flight_seen (flight_id text NOT NULL, carrier text NOT NULL);
+CREATE TABLE carrier_punctuality (
+    carrier text PRIMARY KEY, flights integer NOT NULL, departed integer NOT NULL, cancelled integer NOT NULL,
+    dep_delay_minutes bigint NOT NULL, delayed_over_60 integer NOT NULL
+);
+GRANT SELECT, INSERT, UPDATE ON flight_seen, carrier_punctuality TO punctuality_runtime;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service's database, as each of its roles reaches it."""
+
+    owner: str
+    runtime: str
+    author: str
+
+
+class Servers:
+    """The servers of one demo: started on entry, stopped and removed on exit (unless they are to be kept)."""
+
+    def __init__(self, folder: Path, *, broker: str) -> None:
+        """Keep everything below `folder`; `broker` is auto, embedded, or a URL."""
+        self._folder = folder
+        self._broker = broker
+        self._stack = ExitStack()
+        self.rabbit: RabbitNode | None = None
+        self.broker_url = broker
+
+    def __enter__(self) -> Self:
+        """Start what is needed.
+
+        Raises:
+            UsageError: no broker can be started here; it says what to install.
+        """
+        self._refuse_what_cannot_run()
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the servers."""
+        self._stack.close()
+
+    def _refuse_what_cannot_run(self) -> None:
+        if self._broker == "embedded":
+            raise UsageError(
+                "PR201", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL"
+            )
+        remedy = rabbitmq_remedy() if self._broker == "auto" else None
+        if remedy:
+            raise UsageError("PR201", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
+
+    def _start(self) -> None:
+        self.postgres = self._stack.enter_context(PostgresServer(self._folder / "postgres"))
+        if self._broker == "auto":
+            self.rabbit = self._stack.enter_context(RabbitNode(self._folder / "rabbitmq"))
+            self.broker_url = self.rabbit.url()
+        self.producer = self._service("flights", PRODUCER_TABLES)
+        self.consumer = self._service("punctuality", CONSUMER_TABLES)
+
+    def _service(self, name: str, tables: str) -> Service:
+        runtime, author = f"{name}_runtime", f"{name}_author"
+        self.postgres.add_role(runtime)
+        self.postgres.add_role(author)
+        self.postgres.create_database(name)
+        owner = self.postgres.url(name)
+        roles = Roles(runtime=runtime, author=author)
+        asyncio.run(migrate(owner, schema=SCHEMA, roles=roles, days_ahead=DAYS_AHEAD))
+        self.postgres.execute(tables, database=name)
+        return Service(owner, self.postgres.url(name, runtime), self.postgres.url(name, author))
