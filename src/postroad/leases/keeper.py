@@ -55,7 +55,7 @@ class Keeper:
         """
         if self._thread is not None:
             raise UsageError("PR101", "this lease keeper was started before; make a new one")
-        self._thread = self._owner.thread(self._main, name="postroad-leases")
+        self._thread = self._owner.thread(self._main, name="leases")
         await _shielded(self._opened)
 
     async def stop(self) -> None:

@@ -1,0 +1,317 @@
+"""What a failure means: the pure classification of whatever a handler raised."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any, Final
+
+from postroad.errors import ContractError, LeaseLost, PostroadError, Unavailable, UsageError
+
+CODE_ERROR_ATTEMPTS: Final = 3
+"""A code error is tried this often (a deployment may be under way) before it is quarantined."""
+
+LONGEST_REASON: Final = 500
+"""Longer reasons of authors are cut."""
+
+_CODE_ERRORS: Final = (TypeError, KeyError, AttributeError, NameError, AssertionError, UsageError)
+_SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
+_IDENTIFIER: Final = re.compile(r"[\w.$-]{1,63}")
+_LOST_STATES: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "53300"})
+_DEEPEST: Final = 16
+
+
+class FailureClass(StrEnum):
+    """Every delivery and job ends in one of these; they are labels of metrics and words of the tables."""
+
+    SUCCESS = "success"
+    DUPLICATE = "duplicate"
+    DROP = "drop"
+    QUARANTINE = "quarantine"
+    TRANSIENT = "transient"
+    DEPENDENCY_DOWN = "dependency_down"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    INTERRUPTED = "interrupted"
+
+
+# Of the members of an ExceptionGroup the worst decides: first what must not be repeated blindly, then what must not
+# be charged, then what a person must see.
+_WORST_FIRST: Final = (
+    FailureClass.OUTCOME_UNKNOWN,
+    FailureClass.INTERRUPTED,
+    FailureClass.DEPENDENCY_DOWN,
+    FailureClass.QUARANTINE,
+    FailureClass.TRANSIENT,
+    FailureClass.DROP,
+)
+
+
+class _Decision(Exception):
+    # What an author raises to decide; not an error.
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Drop(_Decision):
+    """Raise it in a handler: this delivery needs nothing done; `reason` is kept with its outcome and counted."""
+
+
+class Quarantine(_Decision):
+    """Raise it in a handler: trying again cannot help, a person must look; `reason` is what they see."""
+
+
+class OutcomeUnknown(_Decision):
+    """Raise it in a handler: an outside effect may or may not have happened; it is looked up, not repeated blindly."""
+
+
+class Retry(_Decision):
+    """Raise it in a handler: try again, after `after` or else after what the backoff says. It counts as an attempt."""
+
+    def __init__(self, after: timedelta | None = None, reason: str = "") -> None:
+        """`after` of less than nothing means at once."""
+        self.after = None if after is None else max(after, timedelta(0))
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What an author's exception classes mean. The most specific class wins; then drop, quarantine, transient.
+
+    `drop` maps a class to the reason that is kept and counted. A rule for a class holds for its subclasses. A lost
+    lease, cancellation and our own database's absence are not the author's to rule on.
+    """
+
+    transient: Sequence[type[BaseException]] = ()
+    quarantine: Sequence[type[BaseException]] = ()
+    drop: Mapping[type[BaseException], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what could never match.
+
+        Raises:
+            UsageError: something that is not an exception class.
+        """
+        named: tuple[object, ...] = (*self.transient, *self.quarantine, *self.drop)
+        for given in named:
+            if not (isinstance(given, type) and issubclass(given, BaseException)):
+                raise UsageError("PR101", f"rules name exception classes; {given!r} is none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a failure means. Everything in it is safe to store and print: no foreign error's message, no payload.
+
+    `code` is a ``PR...`` code, the five characters of an SQLSTATE, or one of ``author``, ``rule``, ``code``,
+    ``interrupted`` and ``other``. `fingerprint` is the same for failures of one kind from one place.
+    `connection_lost`: the error looks like a lost connection, to a database or something else. Whose it was, only
+    the caller knows: if it was ours, nothing is charged.
+    """
+
+    failure: FailureClass
+    code: str
+    reason: str
+    error_type: str
+    fingerprint: str
+    retry_after: timedelta | None = None
+    connection_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What one link of an error's chain says."""
+
+    failure: FailureClass
+    code: str
+    reason: str
+    retry_after: timedelta | None = None
+    connection_lost: bool = False
+
+
+def classify(error: BaseException, *, rules: Rules, attempt: int) -> Verdict:
+    """Say what `error`, raised in attempt number `attempt` (from 1), means under `rules`.
+
+    Pure and total: no error makes it raise, and foreign errors are read by their attributes, no driver is imported.
+    It looks through ``__cause__`` and SQLAlchemy's ``orig``; of an ``ExceptionGroup`` the worst member decides. What
+    nothing speaks for is transient: its budget of attempts ends in quarantine.
+    """
+    return _classify(error, rules, attempt, depth=0)
+
+
+def _classify(error: BaseException, rules: Rules, attempt: int, *, depth: int) -> Verdict:
+    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST:
+        members = [_classify(member, rules, attempt, depth=depth + 1) for member in error.exceptions]
+        return min(members, key=lambda verdict: _WORST_FIRST.index(verdict.failure))
+    finding = _find(error, rules, attempt)
+    verdict = Verdict(
+        failure=finding.failure,
+        code=finding.code,
+        reason=finding.reason,
+        error_type=_type_name(error),
+        fingerprint="",
+        retry_after=finding.retry_after,
+        connection_lost=finding.connection_lost,
+    )
+    return replace(verdict, fingerprint=_fingerprint(verdict, error))
+
+
+def _find(error: BaseException, rules: Rules, attempt: int) -> _Finding:
+    if not isinstance(error, Exception):
+        return _Finding(FailureClass.INTERRUPTED, "interrupted", f"{_type_name(error)} ended it")
+    for link in _chain(error):
+        found = _ours(link) or _ruled(link, rules) or _foreign(link)
+        if found is not None:
+            return found
+    if isinstance(error, _CODE_ERRORS):
+        return _code_error(error, attempt)
+    return _Finding(FailureClass.TRANSIENT, "other", _described(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was raised from or wraps, outermost first; cycles end."""
+    seen: set[int] = set()
+    waiting: list[Any] = [error]
+    while waiting and len(seen) < _DEEPEST:
+        link = waiting.pop(0)
+        if not isinstance(link, BaseException) or id(link) in seen:
+            continue
+        seen.add(id(link))
+        # asyncio.timeout raises its TimeoutError from a CancelledError, which then says nothing about us.
+        if link is error or not isinstance(link, asyncio.CancelledError):
+            yield link
+        waiting += [_attribute(link, "orig"), link.__cause__]
+
+
+def _ours(link: BaseException) -> _Finding | None:
+    if isinstance(link, LeaseLost):
+        return _Finding(FailureClass.INTERRUPTED, link.code, _clean(link))
+    if isinstance(link, Unavailable):
+        return _Finding(FailureClass.DEPENDENCY_DOWN, link.code, _clean(link), connection_lost=True)
+    if isinstance(link, ContractError):
+        return _Finding(FailureClass.QUARANTINE, link.code, _clean(link))
+    return None
+
+
+def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
+    """The most specific of the author's rules and decisions; their order breaks ties."""
+    of_link = type(link).__mro__
+    said = _clean(link.reason) if isinstance(link, _Decision) else ""
+    named = said or _described(link)
+    after = link.after if isinstance(link, Retry) else None
+    candidates = [
+        *((given, _Finding(FailureClass.DROP, "rule", _clean(reason))) for given, reason in rules.drop.items()),
+        *((given, _Finding(FailureClass.QUARANTINE, "rule", named)) for given in rules.quarantine),
+        *((given, _Finding(FailureClass.TRANSIENT, "rule", named, after)) for given in rules.transient),
+        (Drop, _Finding(FailureClass.DROP, "author", said)),
+        (Quarantine, _Finding(FailureClass.QUARANTINE, "author", said)),
+        (OutcomeUnknown, _Finding(FailureClass.OUTCOME_UNKNOWN, "author", said)),
+        (Retry, _Finding(FailureClass.TRANSIENT, "author", said, after)),
+    ]
+    matching = [(of_link.index(given), finding) for given, finding in candidates if given in of_link]
+    return min(matching, key=lambda match: match[0])[1] if matching else None
+
+
+def _foreign(link: BaseException) -> _Finding | None:
+    """What drivers raise, told by its attributes and names."""
+    state = _sqlstate(link)
+    if state is not None:
+        lost = state.startswith("08") or state in _LOST_STATES
+        return _Finding(FailureClass.TRANSIENT, state, _described(link, state), connection_lost=lost)
+    if _lost(link):
+        return _Finding(FailureClass.TRANSIENT, "other", _described(link), connection_lost=True)
+    return None
+
+
+def _code_error(error: BaseException, attempt: int) -> _Finding:
+    code = error.code if isinstance(error, PostroadError) else "code"
+    reason = _clean(error) if isinstance(error, PostroadError) else _described(error)
+    if attempt >= CODE_ERROR_ATTEMPTS:
+        return _Finding(FailureClass.QUARANTINE, code, reason)
+    return _Finding(FailureClass.TRANSIENT, code, reason)
+
+
+def _sqlstate(link: BaseException) -> str | None:
+    """The SQLSTATE that asyncpg and psycopg (``sqlstate``) or psycopg2 (``pgcode``) put on their errors."""
+    for name in ("sqlstate", "pgcode"):
+        value = _attribute(link, name)
+        if isinstance(value, str) and _SQLSTATE.fullmatch(value):
+            return value
+    return None
+
+
+def _lost(link: BaseException) -> bool:
+    """Whether an error without an SQLSTATE looks like a connection that was lost or could not be made."""
+    if isinstance(link, OSError):
+        return link.filename is None  # with a file's name it is about a file
+    if _attribute(link, "connection_invalidated") is True:  # SQLAlchemy
+        return True
+    driver = type(link).__module__.partition(".")[0]
+    kind = type(link).__name__
+    if driver == "asyncpg" and kind == "InterfaceError":
+        return any(word in _message(link) for word in ("closed", "closing"))
+    return driver in {"psycopg", "psycopg2"} and kind in {"OperationalError", "InterfaceError"}
+
+
+def _described(error: BaseException, state: str | None = None) -> str:
+    """Type, SQLSTATE, the names of what in the schema it is about, and the place; never the message."""
+    names = [
+        f"{label} {value}"
+        for label in ("constraint", "table", "column")
+        if isinstance(value := _of_schema(error, f"{label}_name"), str) and _IDENTIFIER.fullmatch(value)
+    ]
+    about = f" ({', '.join(names)})" if names else ""
+    return _clean(" ".join(filter(None, [_type_name(error), state])) + about + f" in {_place(error)}")
+
+
+def _of_schema(error: BaseException, name: str) -> object:
+    direct = _attribute(error, name)
+    return direct if direct is not None else _attribute(_attribute(error, "diag"), name)
+
+
+def _attribute(thing: object, name: str) -> Any:
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001 - a foreign property may raise anything; it then tells nothing
+        return None
+
+
+def _message(error: BaseException) -> str:
+    """A foreign message, to look for words in and never to keep."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return ""
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return _clean(name)[:200]
+
+
+def _place(error: BaseException) -> str:
+    """File and function of the innermost frame: no line, so that an edit above it changes nothing."""
+    trace = error.__traceback__
+    if trace is None:
+        return "unknown place"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{PurePath(code.co_filename).name}:{code.co_qualname}"
+
+
+def _fingerprint(verdict: Verdict, error: BaseException) -> str:
+    parts = (verdict.failure, verdict.code, verdict.error_type, _place(error))
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _clean(text: object) -> str:
+    """One line of printable characters, cut: it goes to logs, terminals and tables."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[: 4 * LONGEST_REASON])
+    return " ".join(printable.split())[:LONGEST_REASON]
