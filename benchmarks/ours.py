@@ -1,0 +1,130 @@
+"""Postroad's side of the comparison: the product as it is run, timed by its own signals.
+
+Usage: ours.py STAGE COUNT, with BENCH_DATABASE_URL and BENCH_BROKER_URL set; prints one JSON line {"rate": per second}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import asyncpg
+from pydantic import BaseModel, Field
+
+from postroad.asyncpg import Publish, within
+from postroad.consume import Delivery, consumer
+from postroad.events import Producer
+from postroad.runtime.app import App
+from postroad.signals.catalog import DeliveriesAcked, OutboxCleared, ShardsHeld
+from postroad.sql.migrations import Roles, migrate
+
+if TYPE_CHECKING:
+    from postroad.signals import Signal
+
+bench = Producer("bench")
+CHUNK = 500
+TABLES = """
+DROP TABLE IF EXISTS effect; DROP TABLE IF EXISTS hot;
+CREATE TABLE effect (id uuid PRIMARY KEY, n int);
+CREATE TABLE hot (id int PRIMARY KEY, n int NOT NULL);
+INSERT INTO hot SELECT g, 0 FROM generate_series(0, 15) AS g;
+"""
+
+
+@bench.event("order.placed", version=1)
+class OrderPlaced(BaseModel):
+    """An order was placed."""
+
+    order_id: str = Field(description="The order")
+    note: str = Field(description="Filler, so that the body is as long as the rivals'")
+
+
+@consumer(OrderPlaced, name="bench.queue")
+async def handle(_event: OrderPlaced, delivery: Delivery[asyncpg.Connection[asyncpg.Record]]) -> None:
+    await delivery.tx.execute("INSERT INTO effect VALUES ($1, 1)", UUID(delivery.id))
+
+
+class Stopwatch:
+    """Times from the first signal of a kind until so many were counted, then ends the process in good order."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done = 0
+        self._started: float | None = None
+
+    def begin(self) -> None:
+        if self._started is None:
+            self._started = time.perf_counter()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._done >= self._count and self._started is not None:
+            print(json.dumps({"rate": self._done / (time.perf_counter() - self._started)}), flush=True)
+            self._started = None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def dispatch(count: int) -> None:
+    watch = Stopwatch(count)
+
+    def sink(heard: Signal) -> None:
+        if isinstance(heard, ShardsHeld):
+            watch.begin()
+        elif isinstance(heard, OutboxCleared):
+            watch.add(heard.deleted)
+
+    App("bench", publishes=[bench], sinks=(sink,)).run(only=("dispatch",))
+
+
+def consume(count: int) -> None:
+    watch = Stopwatch(count)
+
+    def sink(heard: Signal) -> None:
+        if type(heard).__name__ == "ConsumerSubscribed":
+            watch.begin()
+        elif isinstance(heard, DeliveriesAcked):
+            watch.add(heard.count)
+
+    App("bench-consumer", consumers=[handle], sinks=(sink,)).run(only=("consume", "work"))
+
+
+async def setup() -> None:
+    url = os.environ["BENCH_DATABASE_URL"]
+    await migrate(url, schema="postroad", roles=Roles(), days_ahead=2)
+    connection = await asyncpg.connect(url)
+    await connection.execute(TABLES)
+    await connection.execute("TRUNCATE postroad.outbox, postroad.event, postroad.inbox")
+    await connection.close()
+
+
+async def fill(count: int) -> None:
+    connection = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"])
+    for first in range(0, count, CHUNK):
+        events = [
+            Publish(OrderPlaced(order_id="x" * 36, note="b" * 380), key=str(number), occurred_at=datetime.now(UTC))
+            for number in range(first, min(first + CHUNK, count))
+        ]
+        async with connection.transaction():
+            await within(connection).publish_many(events)
+    await connection.execute("VACUUM ANALYZE postroad.outbox, postroad.event")
+    await connection.close()
+
+
+if __name__ == "__main__":
+    stage, amount = sys.argv[1], int(sys.argv[2])
+    match stage:
+        case "setup":
+            asyncio.run(setup())
+        case "fill":
+            asyncio.run(fill(amount))
+        case "dispatch":
+            dispatch(amount)
+        case _:
+            consume(amount)

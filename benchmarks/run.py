@@ -1,0 +1,139 @@
+"""Compares Postroad with a hand-written floor and its peers: pairs in turn on one machine, and their ratios.
+
+Ratios are what is claimed; absolute rates are only printed. Writes benchmarks/results/latest.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from postroad.testing.servers import PostgresServer, RabbitNode
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "latest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One comparison: ratios are subject over rival, pair by pair; rates are medians per second."""
+
+    measurement: str
+    subject: str
+    rival: str
+    ratio_min: float
+    ratio_median: float
+    ratio_max: float
+    subject_rate: float
+    rival_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What is compared: the rival's script, what to run before each timed stage, and the least ratio that is held."""
+
+    measurement: str
+    rival: str
+    script: str
+    before: tuple[str, ...]
+    rival_before: tuple[str, ...]
+    at_least: float | None
+
+
+CONTESTS = (
+    Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 0.9),
+    Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), 4.0),
+    Contest("consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), None),
+)
+
+
+class Bench:
+    """Runs the stages as processes of their own, on servers of their own."""
+
+    def __init__(self, postgres: PostgresServer, rabbit: RabbitNode) -> None:
+        self._environment = {
+            **os.environ,
+            "BENCH_DATABASE_URL": postgres.url("bench"),
+            "BENCH_BROKER_URL": rabbit.url(),
+            "POSTROAD_DATABASE_URL": postgres.url("bench"),
+            "POSTROAD_BROKER_URL": rabbit.url(),
+            "POSTROAD_TOPOLOGY": "apply",
+            "POSTROAD_LOG_LEVEL": "warning",
+        }
+
+    def rate(self, script: str, stage: str, count: int) -> float:
+        done = subprocess.run(
+            [sys.executable, str(HERE / script), stage, str(count)],
+            env=self._environment, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise SystemExit(f"{script} {stage} failed:\n{done.stderr[-2000:]}")
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return float(json.loads(lines[-1])["rate"]) if lines else 0.0
+
+    def pair(self, contest: Contest, count: int) -> tuple[float, float]:
+        for stage in contest.before:
+            self.rate("ours.py", stage, count)
+        ours = self.rate("ours.py", contest.measurement, count)
+        for stage in contest.rival_before:
+            self.rate(contest.script, stage, count)
+        return ours, self.rate(contest.script, contest.measurement, count)
+
+
+def compare(bench: Bench, contest: Contest, *, rounds: int, count: int) -> Result:
+    bench.pair(contest, count // 4)  # Warms the servers' caches; not counted.
+    label = f"{contest.measurement} against {contest.rival}"
+    pairs = [bench.pair(contest, count) for _ in track(range(rounds), label, console=Console(stderr=True))]
+    ratios = [ours / theirs for ours, theirs in pairs]
+    return Result(
+        contest.measurement, "postroad", contest.rival,
+        round(min(ratios), 3), round(statistics.median(ratios), 3), round(max(ratios), 3),
+        round(statistics.median(ours for ours, _ in pairs)), round(statistics.median(theirs for _, theirs in pairs)),
+    )  # fmt: skip
+
+
+def show(results: list[Result]) -> None:
+    table = Table(title="Postroad against its rivals: ratios of rates, pair by pair")
+    for name in ("measurement", "rival", "min", "median", "max", "postroad/s", "rival/s"):
+        table.add_column(name, justify="left" if name in {"measurement", "rival"} else "right")
+    for row in results:
+        ratios = (f"{ratio:.2f}" for ratio in (row.ratio_min, row.ratio_median, row.ratio_max))
+        table.add_row(row.measurement, row.rival, *ratios, f"{row.subject_rate:,.0f}", f"{row.rival_rate:,.0f}")
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--only", help="one measurement")
+    options = parser.parse_args()
+    chosen = [contest for contest in CONTESTS if options.only in {None, contest.measurement}]
+    with PostgresServer() as postgres, RabbitNode() as rabbit:
+        postgres.create_database("bench")
+        bench = Bench(postgres, rabbit)
+        results = [compare(bench, contest, rounds=options.rounds, count=options.count) for contest in chosen]
+    RESULTS.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    show(results)
+    short = [
+        f"{contest.measurement} against {contest.rival}: {result.ratio_median} is below {contest.at_least}"
+        for contest, result in zip(chosen, results, strict=True)
+        if contest.at_least is not None and result.ratio_median < contest.at_least
+    ]
+    for line in short:
+        print(line, file=sys.stderr)
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
