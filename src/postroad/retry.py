@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -29,14 +30,20 @@ class Backoff:
         Raises:
             UsageError: a value is out of its range.
         """
-        if self.attempts < 1 or self.factor < 1 or self.first <= timedelta(0) or self.most < self.first:
-            message = f"{self!r} is not a budget: attempts and factor from 1, 0 < first <= most"
+        nothing = timedelta(0)
+        if not (self.attempts >= 1 and 1 <= self.factor < math.inf and nothing < self.first <= self.most) or (
+            self.max_age <= nothing
+        ):
+            message = f"{self!r} is not a budget: attempts and factor from 1, 0 < first <= most, 0 < max_age"
             raise UsageError("PR107", message)
 
     def delay(self, attempt: int, *, chance: float) -> timedelta:
         """The wait after failed attempt number `attempt` (from 1); `chance` is a random number in [0, 1)."""
-        exponent = min(max(attempt, 1) - 1, 64)
-        most = min(self.most.total_seconds(), self.first.total_seconds() * self.factor**exponent)
+        most, first = self.most.total_seconds(), self.first.total_seconds()
+        # Compared by logarithms, since the power itself may be too large for a float.
+        exponent = max(attempt, 1) - 1
+        if exponent * math.log(self.factor) < math.log(most / first):
+            most = first * self.factor**exponent
         return timedelta(seconds=most / 2 + most / 2 * chance)
 
     def spent(self, attempt: int, *, age: timedelta) -> bool:

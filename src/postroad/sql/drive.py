@@ -43,7 +43,7 @@ async def drive(pipeline: Pipeline[T], hand: AsyncHand) -> T:
         pipeline.close()
 
 
-async def _perform(step: Statement | Call, hand: AsyncHand) -> Any:  # noqa: ANN401 - rows, or the call's value
+async def _perform(step: Statement | Call, hand: AsyncHand) -> Any:
     if isinstance(step, Statement):
         return await hand.fetch(step)
     value = step.function()

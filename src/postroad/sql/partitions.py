@@ -43,6 +43,8 @@ async def _make(connection: Connection, schema: str, parent: str, day: object) -
         return "busy"
     except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError):
         return "exists"
+    except asyncpg.CheckViolationError:  # an author's row came into the DEFAULT between the look and the attaching
+        return "kept"
 
 
 async def days_ahead(connection: Connection, *, schema: str) -> int:

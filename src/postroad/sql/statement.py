@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -51,7 +51,7 @@ class Queries:
         self._texts = {name: body.strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
         self._rendered: dict[tuple[str, str], str] = {}
 
-    def __iter__(self) -> Any:  # noqa: ANN401 - an iterator of names
+    def __iter__(self) -> Iterator[str]:
         """The names of the queries, in the order of the file."""
         return iter(self._texts)
 
@@ -64,7 +64,7 @@ class Queries:
             self._rendered[name, schema] = rendered
             return rendered
 
-    def statement(self, name: str, schema: str, *args: Any) -> Statement:  # noqa: ANN401 - query parameters
+    def statement(self, name: str, schema: str, *args: Any) -> Statement:
         """The query `name` for `schema`, with its parameters."""
         return Statement(self.text(name, schema), args)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from postroad.errors import SchemaError, Unavailable, UsageError
-from postroad.sql.manager import translated
+from postroad.errors import AccessRefused, SchemaError, Unavailable, UsageError
+from postroad.sql.manager import masked, translated
 from postroad.sql.partitions import make_ahead
 from postroad.sql.statement import Queries, render
 
@@ -113,6 +113,8 @@ async def migrate(url: str, *, schema: str, roles: Roles, days_ahead: int = 14) 
 
     Raises:
         SchemaError: the schema is newer than this release, or a step was edited after it was applied.
+        UsageError: a role does not exist.
+        AccessRefused: the URL's user may not create the schema, or does not own it.
         Unavailable: the database is away, or a lock could not be had in time; nothing was changed.
     """
     with translated(url):
@@ -123,6 +125,12 @@ async def migrate(url: str, *, schema: str, roles: Roles, days_ahead: int = 14) 
         except asyncpg.LockNotAvailableError as error:
             message = f"a lock on schema {schema!r} was not to be had within {_LOCK_TIMEOUT}; try again"
             raise Unavailable("PR304", message) from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            message = f"the user of {masked(url)} may not migrate schema {schema!r}; use the role that owns it"
+            raise AccessRefused("PR303", message) from error
+        except asyncpg.UndefinedObjectError as error:
+            message = f"one of the roles {roles} does not exist in {masked(url)}; create it, or leave it out"
+            raise UsageError("PR107", message) from error
         finally:
             await connection.close()
     return applied
