@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -219,6 +220,7 @@ class RabbitNode(Rabbit):
         self._settings = dict(settings or {})
         self._node: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
+        self._paused = False
 
     @property
     def pid(self) -> int:
@@ -255,10 +257,23 @@ class RabbitNode(Rabbit):
         self._node = None
 
     def kill(self) -> None:
-        """SIGKILL the node."""
+        """SIGKILL the node, after `settle` where it answers."""
         if self._node is not None:
+            if not self._paused:
+                with suppress(Unavailable):
+                    self.settle()
             slay(self._node)
         self._node = None
+        self._paused = False
+
+    def settle(self) -> None:
+        """Make the queues declared so far survive a SIGKILL; `kill` does it by itself.
+
+        A node writes a new quorum queue's registration to disk up to a second after it has confirmed the declaration.
+        Killed before, it was seen (3.10.8) to come back with the queue empty, confirmed messages and all, and without a
+        leader. Production declares long before it crashes; a test does not.
+        """
+        self.evaluate("[dets:sync(Table) || Table <- dets:all()]")
 
     def restart(self) -> None:
         """Stop in good order and start again, on the same ports and data."""
@@ -268,17 +283,19 @@ class RabbitNode(Rabbit):
     def pause(self) -> None:
         """SIGSTOP: connections stay, nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         """SIGCONT, after `pause`."""
         os.kill(self.pid, signal.SIGCONT)
+        self._paused = False
 
     def close(self) -> None:
         """End node and epmd for good, at once, and remove the data, unless they are the caller's."""
-        self.kill()
-        if self._epmd is not None:
-            slay(self._epmd)
-        self._epmd = None
+        for process in (self._node, self._epmd):
+            if process is not None:
+                slay(process)
+        self._node = self._epmd = None
         self._folder.close()
 
     def __enter__(self) -> Self:
