@@ -1,0 +1,312 @@
+"""The claimer: takes rows of `work` under a lease, runs them, and stops the moment the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from postroad.clock import seconds
+from postroad.errors import LeaseLost, Unavailable, UsageError
+from postroad.failures import Rules, classify
+from postroad.retry import full_jitter
+from postroad.signals.catalog import LateWriteRefused, TaskFailed, WorkClaimed, WorkSettled
+from postroad.work import store
+from postroad.work.lane import Handler, InHand, Lane
+from postroad.work.settings import WorkSettings
+from postroad.work.sweeper import Sweeper, at_once, repeatedly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroad.clock import Clock
+    from postroad.leases import Keeper, Lease
+    from postroad.owner import Owner, Readiness
+    from postroad.signals import Signals
+    from postroad.sql.manager import Manager
+    from postroad.work.store import ClaimedRow
+
+_RULES: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of the rows that a claimer took: settled, given back uncharged, still running when it ended."""
+
+    settled: int
+    given_back: int
+    abandoned: int
+
+
+class Claimer:
+    """The service that runs work: claims up to the free slots of each queue and hands the rows to its handler.
+
+    Every claim is fenced by a token of its own, and all of a process's claims stand under one lease, ``worker:<id>``.
+    A killed process's rows are taken over within the lease plus one sweep, uncharged. When the lease is lost every
+    handler is cancelled at once and nothing is claimed until a new lease, under a new name, is had. While the
+    database is away nothing is charged, and it keeps trying.
+
+    Told to stop, it claims nothing more and lets what runs come to its end; cancelled, it cancels the handlers, gives
+    their rows back uncharged, and releases the lease unless a handler would not stop.
+    """
+
+    name = "work"
+
+    def __init__(
+        self, manager: Manager, keeper: Keeper, *, handlers: Mapping[str, Handler], signals: Signals, clock: Clock,
+        owner: Owner, settings: WorkSettings | None = None,
+    ) -> None:  # fmt: skip
+        """Run `handlers`, by queue, on `manager`'s database and schema.
+
+        Raises:
+            UsageError: a handler stands under another queue's name, or has no slots.
+        """
+        for queue, handler in handlers.items():
+            if handler.queue != queue or handler.slots < 1:
+                raise UsageError("PR107", f"the handler of queue {queue!r} names {handler.queue!r} or has no slots")
+        self._manager = manager
+        self._schema = manager.schema
+        self._keeper = keeper
+        self._signals = signals
+        self._clock = clock
+        self._owner = owner
+        self._settings = settings or WorkSettings()
+        self._lanes = {queue: Lane(handler, self._settings) for queue, handler in handlers.items()}
+        self._lease: Lease | None = None
+        self._claiming = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._receipt = Receipt(0, 0, 0)
+        self._sweeper = Sweeper(
+            manager, self._lanes, signals=signals, clock=clock, settings=self._settings, wake=self._woken.set,
+        )  # fmt: skip
+
+    # --- what others may say ------------------------------------------------------------------------------------
+
+    def wake(self, queue: str) -> None:
+        """A row of `queue` was just committed in this process: look at once. Others' queues are passed over."""
+        if lane := self._lanes.get(queue):
+            lane.hurry()
+            self._woken.set()
+
+    def pause(self, queue: str) -> None:
+        """Claim nothing of `queue` until `resume`; what runs goes on."""
+        self._lanes[queue].paused = True
+
+    def resume(self, queue: str) -> None:
+        """Claim from `queue` again."""
+        self._lanes[queue].paused = False
+        self._lanes[queue].rewind()
+        self._woken.set()
+
+    def receipt(self) -> Receipt:
+        """What became of all rows so far; final once `run` has ended."""
+        return self._receipt
+
+    # --- the service --------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, ready: Readiness) -> None:
+        """See `Service.run`."""
+        times = self._settings
+        keepers = [
+            self._owner.task(repeatedly(act, name=name, every=every, signals=self._signals), name=name)
+            for name, act, every in (
+                ("work:sweep", self._sweeper.sweep, times.sweep),
+                ("work:repair", self.repair, times.repair),
+            )
+        ]
+        try:
+            await self._serve(stop, ready)
+            await self._stop_tasks(keepers)
+            await self._drain()
+        finally:
+            ending = self._owner.task(self._let_go(keepers), name="work:let-go")
+            await asyncio.shield(ending)
+
+    async def _serve(self, stop: asyncio.Event, ready: Readiness) -> None:
+        tries = 0
+        while not stop.is_set():
+            try:
+                lease = await self._enlisted()
+                if lease is not None:
+                    await self._round(stop, lease)
+            except Unavailable as error:
+                tries += 1
+                ready.down(error.code)
+                await self._pause(stop, tries)
+                continue
+            if lease is not None:
+                tries = 0
+                ready.up()
+            await self._rest()
+
+    async def _pause(self, stop: asyncio.Event, tries: int) -> None:
+        chance = (self._clock.new_id().int & 0xFFFF) / 0x10000
+        longest = full_jitter(tries, first=seconds(0.2), most=seconds(2), chance=chance)
+        try:
+            async with asyncio.timeout(0.05 + longest.total_seconds()):
+                await stop.wait()
+        except TimeoutError:
+            return
+
+    async def _rest(self) -> None:
+        """Wait until a lane is due or something happened; never longer than an idle look, since `stop` may be set."""
+        now = self._clock.monotonic()
+        longest = self._settings.idle.total_seconds()
+        wait = min([longest, *(lane.look_in(now) for lane in self._lanes.values())])
+        if wait > 0:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+        self._woken.clear()
+
+    # --- the lease ----------------------------------------------------------------------------------------------
+
+    async def _enlisted(self) -> Lease | None:
+        """Our lease; a new one under a new name where there is none or it is lost: the old name's rows are not ours."""
+        if self._lease is None or not self._lease.held:
+            name = f"worker:{self._clock.new_id()}"
+            self._lease = await self._keeper.acquire(name, ttl=self._settings.lease, on_lost=self._lost)
+        return self._lease
+
+    def _lost(self, lease: Lease) -> None:
+        """Cancel whatever runs under `lease`, at once; whoever sweeps next takes its rows."""
+        for held in self._in_hand():
+            if held.worker == lease.name:
+                held.task.cancel("the worker's lease was lost")
+        self._woken.set()
+
+    def _in_hand(self) -> list[InHand]:
+        return [held for lane in self._lanes.values() for held in lane.in_hand.values()]
+
+    # --- claim and run ------------------------------------------------------------------------------------------
+
+    async def _round(self, stop: asyncio.Event, lease: Lease) -> None:
+        for lane in self._lanes.values():
+            if lane.due(self._clock.monotonic()) and not stop.is_set() and lease.held:
+                async with self._claiming:  # what is claimed is in hand before anybody compares
+                    rows = await self._claim(lane, lease)
+                    if stop.is_set() or not lease.held:
+                        await self._return(rows)
+                        return
+                    self._start(lane, lease, rows)
+
+    async def _claim(self, lane: Lane, lease: Lease) -> list[ClaimedRow]:
+        began, wanted = self._clock.monotonic(), lane.wanted
+        if lane.suspects:
+            work = store.claim_suspect(self._schema, queue=lane.queue, worker=lease.name)
+            rows = await at_once(self._manager, work)
+            lane.claimed_suspect(found=bool(rows), ended=self._clock.monotonic())
+            return rows
+        after = lane.after(began)
+        work = store.claim(self._schema, queue=lane.queue, limit=wanted, worker=lease.name, after=after)
+        rows = await at_once(self._manager, work)
+        lane.claimed(rows, wanted=wanted, front=after is None, began=began, ended=self._clock.monotonic())
+        return rows
+
+    async def _return(self, rows: Sequence[ClaimedRow]) -> None:
+        if rows:
+            pairs = [(row.id, row.token) for row in rows]
+            count = await at_once(self._manager, store.give_back(self._schema, pairs))
+            self._count(given_back=count)
+
+    def _start(self, lane: Lane, lease: Lease, rows: Sequence[ClaimedRow]) -> None:
+        for row in rows:
+            task = self._owner.task(self._run(lane, lease, row), name=f"work:{lane.queue}:{row.id}")
+            lane.in_hand[row.token] = InHand(row, lease.name, task)
+            task.add_done_callback(partial(self._settled, lane, row.token))
+        if rows:
+            self._signals.emit(WorkClaimed(lane.queue, len(rows)))
+
+    def _settled(self, lane: Lane, token: int, _: asyncio.Task[None]) -> None:
+        lane.settled(token)
+        self._woken.set()
+
+    async def _run(self, lane: Lane, lease: Lease, row: ClaimedRow) -> None:
+        began, result = self._clock.monotonic(), "interrupted"
+        try:
+            await lane.handler.run(row)
+            result = "ok"
+        except LeaseLost:
+            result = "lease_lost"
+        except Unavailable:
+            result = "interrupted"  # the repair gives it back, uncharged, once the database answers
+        except asyncio.CancelledError:
+            result = "interrupted" if lease.held else "lease_lost"
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises concerns its row alone
+            result = "failed"
+            await self._put_off(row, error)
+        finally:
+            self._count(settled=int(result in {"ok", "failed"}))
+            taken = self._clock.monotonic() - began
+            self._signals.emit(WorkSettled(row.queue, row.kind, result, taken))
+
+    async def _put_off(self, row: ClaimedRow, error: Exception) -> None:
+        attempt = row.attempt + 1
+        verdict = classify(error, rules=_RULES, attempt=attempt)
+        chance = (row.token * 0x9E37_79B1 & 0xFFFF) / 0x10000
+        wait = self._settings.backoff.delay(attempt, chance=chance)
+        work = store.delay_again(self._schema, row.id, row.token, verdict=verdict, attempt=attempt, run_in=wait)
+        try:
+            ours = await at_once(self._manager, work)
+        except Unavailable:
+            return
+        if not ours:
+            self._signals.emit(LateWriteRefused("work", 1))
+        self._signals.emit(TaskFailed(f"work:{row.queue}", verdict.error_type, verdict.reason))
+
+    def _count(self, *, settled: int = 0, given_back: int = 0, abandoned: int = 0) -> None:
+        old = self._receipt
+        self._receipt = Receipt(old.settled + settled, old.given_back + given_back, old.abandoned + abandoned)
+
+    # --- repair and end -----------------------------------------------------------------------------------------
+
+    async def repair(self) -> bool:
+        """Give back the rows that run under our lease in the table but not here; False, since one look is enough."""
+        async with self._claiming:
+            lease = self._lease
+            if lease is None or not lease.held:
+                return False
+            rows = await at_once(self._manager, store.held_by(self._schema, lease.name))
+            here = {held.row.token for held in self._in_hand()}
+            strays = [pair for pair in rows if pair[1] not in here]
+            count = await at_once(self._manager, store.give_back(self._schema, strays)) if strays else 0
+        if count:
+            for lane in self._lanes.values():
+                lane.rewind()
+            self._woken.set()
+        return False
+
+    async def _drain(self) -> None:
+        while tasks := [held.task for held in self._in_hand()]:
+            await asyncio.wait(tasks)
+
+    async def _stop_tasks(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._settings.let_go.total_seconds())
+
+    async def _let_go(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+        """Cancel, give back, release; each step bounded. What is not done is recovered when the lease runs out."""
+        await self._stop_tasks([*keepers, *(held.task for held in self._in_hand())])
+        stuck = self._in_hand()
+        self._count(abandoned=len(stuck))
+        lease, self._lease = self._lease, None
+        if lease is None or not lease.held:
+            return
+        try:
+            async with asyncio.timeout(self._settings.let_go.total_seconds()):
+                rows = await at_once(self._manager, store.held_by(self._schema, lease.name))
+                running = {held.row.token for held in stuck}
+                unfinished = [pair for pair in rows if pair[1] not in running]
+                count = await at_once(self._manager, store.give_back(self._schema, unfinished)) if unfinished else 0
+                self._count(given_back=count)
+                if not stuck:
+                    await self._keeper.release_many([lease])
+        except (Unavailable, TimeoutError):
+            return

@@ -1,0 +1,145 @@
+"""What a claimer knows of one queue: its slots, where its claims got to, and when to look next. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from postroad.work.settings import WorkSettings
+    from postroad.work.store import ClaimedRow, Position
+
+_MOST: Final = 100  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
+
+
+class Handler(Protocol):
+    """Runs the rows of one queue."""
+
+    @property
+    def queue(self) -> str:
+        """The queue whose rows it runs."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many rows it runs at once in this process."""
+        ...
+
+    async def run(self, row: ClaimedRow) -> None:
+        """Run `row` and settle it through the store, fenced, in a transaction of its own.
+
+        Cancellation means stop at once and settle nothing: the lease was lost, or the grace period is over. What it
+        raises is unexpected: the row is put off (given back uncharged for `Unavailable`), and the error reported.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """A row that runs here, under the worker lease of that name."""
+
+    row: ClaimedRow
+    worker: str
+    task: asyncio.Task[None]
+
+
+class Lane:
+    """One queue's part of a claimer. Times are monotonic seconds.
+
+    Claims go on from where the last one got to, so that the dead versions of rows claimed before, which a held
+    transaction keeps in the index, are not walked over again. They start from the front once a second, for what
+    appeared behind (a late commit, a row given back); also whenever the lane runs dry, as far as that costs no more
+    than a tenth of the time, and more rarely where it would.
+    """
+
+    def __init__(self, handler: Handler, settings: WorkSettings) -> None:
+        """Look at once."""
+        self.handler = handler
+        self.in_hand: dict[int, InHand] = {}
+        self.paused = False
+        self.suspects = False
+        self.look_at = 0.0
+        self._busy = settings.busy.total_seconds()
+        self._idle = settings.idle.total_seconds()
+        self._rescan = settings.rescan.total_seconds()
+        self._rest = self._busy
+        self._reached: dict[int, Position] = {}
+        self._front_at = 0.0
+        self._front_early = 0.0
+        self._short = True
+        self._met_suspect = False
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.handler.queue
+
+    @property
+    def wanted(self) -> int:
+        """How many rows to claim now. A suspect that runs or waits keeps the others away: it runs alone."""
+        alone = any(held.row.suspect for held in self.in_hand.values())
+        if self.paused or alone or (self.suspects and self.in_hand):
+            return 0
+        if self.suspects:
+            return 1
+        return max(0, min(self.handler.slots - len(self.in_hand), _MOST))
+
+    def after(self, now: float) -> Mapping[int, Position] | None:
+        """Where the next claim goes on from; None is the front."""
+        front = now >= self._front_at or (self._short and now >= self._front_early)
+        return None if front or not self._reached else dict(self._reached)
+
+    def claimed(self, rows: Sequence[ClaimedRow], *, wanted: int, front: bool, began: float, ended: float) -> None:
+        """Remember what a claim came back with, in order of priority and place, and when to look next."""
+        self._short = len(rows) < wanted
+        reached = {row.priority: (row.run_at, row.id) for row in rows}
+        if front:
+            cost = (ended - began) * _SHARE
+            self._front_early = ended + cost
+            self._front_at = ended + max(cost, self._rescan)
+        if front and self._short:
+            reached = {nice: max(at, self._reached.get(nice, at)) for nice, at in reached.items()}
+        self._reached |= reached
+        if not rows and not self.in_hand and self._met_suspect:
+            self.suspects, self._met_suspect = True, False
+            self.look_at = ended
+            return
+        self._next_look(ended, found=bool(rows))
+
+    def claimed_suspect(self, *, found: bool, ended: float) -> None:
+        """Remember whether there was a suspect; the others have their turn before the next."""
+        self.suspects = False
+        self._met_suspect = found
+        self._next_look(ended, found=True)
+
+    def _next_look(self, now: float, *, found: bool) -> None:
+        self._rest = self._busy if found else min(self._rest * 2, self._idle)
+        self.look_at = now if found and not self._short else now + self._rest
+
+    def due(self, now: float) -> bool:
+        """Whether to claim now."""
+        return self.look_at <= now and self.wanted > 0
+
+    def look_in(self, now: float) -> float:
+        """Seconds until the next claim; infinite while nothing may be claimed."""
+        return max(0.0, self.look_at - now) if self.wanted else math.inf
+
+    def settled(self, token: int) -> None:
+        """A row left; its slot is free, and worth a look at once if more was there than slots."""
+        self.in_hand.pop(token, None)
+        if not self._short:
+            self.look_at = 0.0
+
+    def hurry(self) -> None:
+        """Look at once."""
+        self._rest = self._busy
+        self.look_at = 0.0
+
+    def rewind(self) -> None:
+        """Look at once and from the front: rows appeared behind where the claims got to."""
+        self._reached.clear()
+        self.hurry()

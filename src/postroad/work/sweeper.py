@@ -1,0 +1,101 @@
+"""What is done once a second for all queues: due rows become ready, dead workers' rows come back, gauges are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from postroad.errors import Unavailable
+from postroad.failures import Rules, classify
+from postroad.signals.catalog import QuarantineState, TaskFailed, WorkRecovered, WorkSlots
+from postroad.sql import drive
+from postroad.sql.asyncpg import AsyncpgHand
+from postroad.work import store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroad.clock import Clock
+    from postroad.signals import Signals
+    from postroad.sql import Pipeline
+    from postroad.sql.manager import Manager
+    from postroad.work.lane import Lane
+    from postroad.work.settings import WorkSettings
+
+T = TypeVar("T")
+_RULES: Final = Rules()
+
+
+async def at_once(manager: Manager, pipeline: Pipeline[T]) -> T:
+    """Run a pipeline of one statement without a transaction around it: one round trip."""
+    async with manager.connection() as connection:
+        return await drive(pipeline, AsyncpgHand(connection))
+
+
+async def repeatedly(
+    act: Callable[[], Awaitable[bool]], *, name: str, every: timedelta, signals: Signals
+) -> None:  # fmt: skip
+    """Run `act` until cancelled: at once again where it returns True, else after `every`.
+
+    While the database is away it keeps trying, in silence: the claims tell of that. Other errors are reported.
+    """
+    while True:
+        more = False
+        try:
+            more = await act()
+        except Unavailable:
+            pass
+        except Exception as error:  # noqa: BLE001 - a service of ours: one bad round must not end the rounds
+            verdict = classify(error, rules=_RULES, attempt=1)
+            signals.emit(TaskFailed(name, verdict.error_type, verdict.reason))
+        if not more:
+            await asyncio.sleep(every.total_seconds())
+
+
+class Sweeper:
+    """Sweeps the tables on behalf of everybody: each process does, and they pass over each other's rows."""
+
+    def __init__(
+        self, manager: Manager, lanes: Mapping[str, Lane], *, signals: Signals, clock: Clock, settings: WorkSettings,
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Sweep `manager`'s schema; `wake` is called when rows of a lane appeared."""
+        self._manager = manager
+        self._schema = manager.schema
+        self._lanes = lanes
+        self._signals = signals
+        self._clock = clock
+        self._settings = settings
+        self._wake = wake
+        self._gauges_at = 0.0
+
+    async def sweep(self) -> bool:
+        """Sweep once; whether there may be more to do at once."""
+        due = await at_once(self._manager, store.make_due(self._schema))
+        lost = await self._manager.run(store.recover(self._schema))
+        for queue, count in lost.items():
+            self._signals.emit(WorkRecovered(queue, count))
+        for queue in {*due, *lost} & self._lanes.keys():
+            self._lanes[queue].rewind()
+        await self._look_for_suspects()
+        self._wake()
+        now = self._clock.monotonic()
+        if now >= self._gauges_at:
+            self._gauges_at = now + self._settings.gauges.total_seconds()
+            await self._tell()
+        return sum(due.values()) >= store.BATCH or sum(lost.values()) >= store.BATCH
+
+    async def _look_for_suspects(self) -> None:
+        waiting = await at_once(self._manager, store.suspects(self._schema, list(self._lanes)))
+        for queue, lane in self._lanes.items():
+            lane.suspects = queue in waiting
+
+    async def _tell(self) -> None:
+        for lane in self._lanes.values():
+            self._signals.emit(WorkSlots(lane.queue, lane.handler.slots, len(lane.in_hand)))
+        depths = await at_once(self._manager, store.quarantine_state(self._schema))
+        self._signals.emit(
+            QuarantineState(tuple((depth.queue, depth.count, depth.oldest.total_seconds()) for depth in depths))
+        )
