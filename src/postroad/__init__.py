@@ -1,1 +1,87 @@
 """Postroad: reliable messaging, workers and scheduled jobs on PostgreSQL and RabbitMQ."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postroad.clock import hours, minutes, seconds
+    from postroad.consume import Delivery, consumer
+    from postroad.events import Keep, Producer, Sensitive, Subscription
+    from postroad.failures import Drop, OutcomeUnknown, Quarantine, Retry, Rules
+    from postroad.retry import Backoff
+    from postroad.runtime.app import App
+
+_ROOMS = {
+    "App": "postroad.runtime.app",
+    "Backoff": "postroad.retry",
+    "Delivery": "postroad.consume",
+    "Drop": "postroad.failures",
+    "Keep": "postroad.events",
+    "OutcomeUnknown": "postroad.failures",
+    "Producer": "postroad.events",
+    "Quarantine": "postroad.failures",
+    "Retry": "postroad.failures",
+    "Rules": "postroad.failures",
+    "Sensitive": "postroad.events",
+    "Subscription": "postroad.events",
+    "consumer": "postroad.consume",
+    "hours": "postroad.clock",
+    "minutes": "postroad.clock",
+    "seconds": "postroad.clock",
+}
+
+# Which extra brings what a room may miss; any other missing module is a fault, and comes out as it is.
+_EXTRAS = dict.fromkeys(("asyncpg", "cronsim", "pika", "prometheus_client", "rich", "typer", "uvloop"), "run")
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its room when it is first used (PEP 562), so that publishing needs only the core.
+
+    Raises:
+        UsageError: PR108, an extra that the room needs is not installed.
+    """
+    if name not in _ROOMS:
+        message = f"module 'postroad' has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        value = getattr(import_module(_ROOMS[name]), name)
+    except ModuleNotFoundError as error:
+        raise _missing(name, error) from error
+    globals()[name] = value
+    return value
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> Exception:
+    from postroad.errors import UsageError
+
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRAS:
+        return error
+    extra = _EXTRAS[module]
+    return UsageError("PR108", f"postroad.{name} needs {module}; install the extra: pip install 'postroad[{extra}]'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})
+
+
+__all__ = [
+    "App",
+    "Backoff",
+    "Delivery",
+    "Drop",
+    "Keep",
+    "OutcomeUnknown",
+    "Producer",
+    "Quarantine",
+    "Retry",
+    "Rules",
+    "Sensitive",
+    "Subscription",
+    "consumer",
+    "hours",
+    "minutes",
+    "seconds",
+]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -27,6 +26,7 @@ _OWN: Final = "urn:postroad:"
 _PREFIXES: Final = ("cloudEvents_", "cloudEvents:", "ce-")
 _MESSAGE_KEYS: Final = uuid5(NAMESPACE_URL, "urn:postroad:message-key")
 _UUID_LENGTH: Final = 36
+_CONSTANTS: Final[dict[str, tuple[str, str]]] = {}  # As many as there are declared versions.
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -99,14 +99,16 @@ def encode(
     return b"".join(("".join(parts).encode(), data, b"}"))
 
 
-@lru_cache(maxsize=4096)
 def _constants(event_type: EventType) -> tuple[str, str]:
     """What is the same in every envelope of a type: before the id, and after the times."""
+    known = _CONSTANTS.get(event_type.routing_key)
+    if known is not None:
+        return known
     middle = (
         f',"source":{_quoted(event_type.source)},"type":{_quoted(event_type.type)}'
         f',"schemaversion":{event_type.version},"datacontenttype":"application/json"'
     )
-    return '{"specversion":"1.0","id":"', middle
+    return _CONSTANTS.setdefault(event_type.routing_key, ('{"specversion":"1.0","id":"', middle))
 
 
 def _stamp(moment: datetime) -> str:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -19,7 +18,6 @@ T = TypeVar("T")
 ModelOf: TypeAlias = type[T]
 
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}(\.[a-z][a-z0-9_-]{0,62}){2}")
-_NO_UPCASTS: Final[Mapping[int, Upcast]] = MappingProxyType({})
 _MOST_NAMED: Final = 5
 
 
@@ -37,7 +35,7 @@ class Subscription(Generic[T]):
     type: str
     version: int = field(kw_only=True)
     model: ModelOf[T] = field(kw_only=True)
-    upcasts: Mapping[int, Upcast] = field(default=_NO_UPCASTS, kw_only=True, repr=False, compare=False)
+    upcasts: Mapping[int, Upcast] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
     adapter: TypeAdapter[T] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

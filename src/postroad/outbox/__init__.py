@@ -1,0 +1,1 @@
+"""The outbox: staging events in the author's transaction, and dispatching them once it has committed."""

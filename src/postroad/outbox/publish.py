@@ -1,0 +1,118 @@
+"""What every author's door does before it touches a connection: an event becomes the row to stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from postroad.errors import UsageError
+from postroad.events.attributes import MAX_SEQUENCE, text_problem
+from postroad.events.cause import current_cause
+from postroad.events.envelope import encode, key_hash, shard_of
+from postroad.events.event_type import event_type_of
+from postroad.outbox.stage import StagedEvent
+
+if TYPE_CHECKING:
+    from postroad.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """An event with its options, for `publish_many`; the options are those of `publish`."""
+
+    event: object
+    key: str | None = None
+    sequence: int | None = None
+    occurred_at: datetime | None = None
+    correlation: str | None = None
+
+
+def prepare(publish: Publish, *, clock: Clock) -> tuple[str, StagedEvent]:
+    """The schema and the row of one publish: identity, times and cause are settled here, and the bytes written.
+
+    Raises:
+        UsageError: PR109, the event is not declared; PR107, an option or the payload is not valid; PR106, the payload
+            is over its limit.
+    """
+    event_type = event_type_of(publish.event)
+    name = event_type.type
+    _check_text(name, "key", publish.key)
+    _check_text(name, "correlation", publish.correlation)
+    _check_sequence(name, publish.sequence)
+    recorded = clock.now()
+    occurred = recorded if publish.occurred_at is None else _aware(name, publish.occurred_at)
+    identity = clock.new_id()
+    cause = current_cause()
+    correlation = publish.correlation or (str(identity) if cause is None else cause.correlation)
+    causation = None if cause is None else cause.causation
+    envelope = encode(
+        event_type,
+        publish.event,
+        id=identity,
+        occurred=occurred,
+        recorded=recorded,
+        correlation=correlation,
+        causation=causation,
+        key=publish.key,
+        sequence=publish.sequence,
+    )
+    hashed = None if publish.key is None else key_hash(publish.key)
+    return event_type.producer.schema or default_schema(), StagedEvent(
+        id=identity,
+        type=name,
+        version=event_type.version,
+        key=publish.key,
+        sequence=publish.sequence,
+        occurred=occurred,
+        recorded=recorded,
+        correlation=correlation,
+        causation=causation,
+        retention=event_type.retention,
+        envelope=envelope,
+        route=event_type.routing_key,
+        shard=None if hashed is None else shard_of(hashed),
+        key_hash=hashed,
+    )
+
+
+def by_schema(prepared: Iterable[tuple[str, StagedEvent]]) -> Iterator[tuple[str, list[StagedEvent]]]:
+    """The rows in their order, as runs that share a schema; nearly always one."""
+    for schema, run in groupby(prepared, key=lambda pair: pair[0]):
+        yield schema, [row for _, row in run]
+
+
+@cache
+def default_schema() -> str:
+    """The schema of producers that name none: POSTROAD_SCHEMA as it was at the first publish, else ``postroad``."""
+    return os.environ.get("POSTROAD_SCHEMA") or "postroad"
+
+
+def outside_transaction(what: str, *, remedy: str) -> UsageError:
+    """The error of a publish outside a transaction, which would commit apart from the author's state."""
+    return UsageError("PR105", f"{what} outside a transaction would stand alone; {remedy}")
+
+
+def _check_text(name: str, option: str, value: object) -> None:
+    if value is None:
+        return
+    problem = text_problem(value) if isinstance(value, str) else "is not text"
+    if problem:
+        raise UsageError("PR107", f"publish of {name}: {option} {problem}")
+
+
+def _check_sequence(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SEQUENCE:
+        raise UsageError("PR107", f"publish of {name}: sequence is not a whole number from 0 to 2^63-1")
+
+
+def _aware(name: str, moment: object) -> datetime:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise UsageError("PR107", f"publish of {name}: occurred_at is not a time with a zone; give an aware datetime")
+    return moment

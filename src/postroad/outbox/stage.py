@@ -1,0 +1,70 @@
+"""Staging: the rows that a publish leaves in the author's transaction, in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from operator import attrgetter
+from typing import Final
+from uuid import UUID
+
+from postroad.sql.statement import Pipeline, queries
+
+QUERIES: Final = queries(__package__, "stage.sql")
+
+MOST_ROWS: Final = 2_000
+MOST_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedEvent:
+    """One event to stage: its columns of the log, then of the outbox, in the order of the statements' parameters.
+
+    Without a key `shard` and `key_hash` are None: the statement takes the shard from the row's own number.
+    """
+
+    id: UUID
+    type: str
+    version: int
+    key: str | None
+    sequence: int | None
+    occurred: datetime
+    recorded: datetime
+    correlation: str
+    causation: str | None
+    retention: int
+    envelope: bytes
+    route: str
+    shard: int | None
+    key_hash: int | None
+
+
+_columns = attrgetter(*(field.name for field in fields(StagedEvent)))
+
+
+def stage(schema: str, rows: Sequence[StagedEvent]) -> Pipeline[None]:
+    """Write `rows` to the log and the outbox of `schema`, in their order: one statement, whether one row or many.
+
+    Only beyond `MOST_ROWS` or `MOST_BYTES` is it several. Nothing is read, and nothing but INSERT and the sequences'
+    USAGE is needed. It waits for nobody: no lock is shared with other writers, no partition needs to exist. The
+    rows are there when the surrounding transaction commits, or not at all.
+    """
+    if len(rows) == 1:
+        yield QUERIES.statement("stage_one", schema, *_columns(rows[0]))
+        return
+    for part in _parts(rows):
+        yield QUERIES.statement("stage_many", schema, *map(list, zip(*map(_columns, part), strict=True)))
+
+
+def _parts(rows: Sequence[StagedEvent]) -> Iterator[list[StagedEvent]]:
+    part: list[StagedEvent] = []
+    size = 0
+    for row in rows:
+        size += len(row.envelope)
+        if part and (len(part) == MOST_ROWS or size > MOST_BYTES):
+            yield part
+            part, size = [], len(row.envelope)
+        part.append(row)
+    if part:
+        yield part
