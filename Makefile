@@ -1,0 +1,54 @@
+# Everything lives in .venv and .stamps; `make clean` removes both. The second run of any target needs no network.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Test processes at once: the heavy fault tests share one of them, the rest spread over all.
+JOBS ?= 3
+PYTEST ?=
+
+.PHONY: help setup demo test check lint types floors fmt clean
+
+help: ## List what there is
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .stamps/python .stamps/rabbitmq ## Virtual environment, dependencies, PostgreSQL (a wheel) and RabbitMQ (Debian's packages, as root)
+
+demo: setup ## Real flights from one service's database to another's, over RabbitMQ
+	$(BIN)/postroad demo
+
+test: setup ## The whole suite, in parallel, on servers that it starts by itself
+	$(BIN)/pytest -n $(JOBS) --dist=loadgroup $(PYTEST)
+
+check: lint types floors test ## What CI runs
+
+lint: .stamps/python ## All lint rules, and the format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .stamps/python ## Strict types
+	$(BIN)/mypy
+
+floors: .stamps/python ## Imports point down the floors only
+	$(BIN)/lint-imports
+
+fmt: .stamps/python ## Format, and fix what can be fixed without judgement
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix --quiet . || true
+
+clean: ## Remove the virtual environment and what was built
+	rm -rf $(VENV) .stamps build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.stamps/python: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv is needed; on Debian: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[run,embedded,dev]'
+	@mkdir -p .stamps && touch $@
+
+# Nothing is started: our nodes are private ones, and whatever policy the machine has is put back.
+.stamps/rabbitmq: | .stamps/python
+	@bash .ci/install-rabbitmq $(BIN)/python
+	@mkdir -p .stamps && touch $@
