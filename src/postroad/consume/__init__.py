@@ -1,0 +1,9 @@
+"""Consumers: what an author declares, and what runs it from delivery to ack."""
+
+from postroad.consume.attempt import Attempts
+from postroad.consume.consumer import Consumer, consumer, consumer_of
+from postroad.consume.delivery import Delivery
+from postroad.consume.retries import Retries
+from postroad.consume.service import ConsumerService
+
+__all__ = ["Attempts", "Consumer", "ConsumerService", "Delivery", "Retries", "consumer", "consumer_of"]

@@ -1,0 +1,233 @@
+"""The declaration of a consumer: a plain function, and beside it the value that says how it is run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+
+from postroad.clock import minutes, seconds
+from postroad.consume.delivery import Delivery
+from postroad.errors import UsageError
+from postroad.events import Subscription, as_subscription
+from postroad.failures import Rules
+from postroad.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroad.sql.drive import Transactions
+
+E = TypeVar("E")
+E1 = TypeVar("E1")
+E2 = TypeVar("E2")
+E3 = TypeVar("E3")
+E4 = TypeVar("E4")
+E5 = TypeVar("E5")
+E6 = TypeVar("E6")
+E7 = TypeVar("E7")
+E8 = TypeVar("E8")
+
+Handler: TypeAlias = Callable[[E, Delivery[Any]], Coroutine[Any, Any, None]]
+Decorator: TypeAlias = Callable[[Handler[E]], Handler[E]]
+Source: TypeAlias = Subscription[E] | type[E]
+Order: TypeAlias = Literal["latest"] | None
+
+LONGEST: Final = minutes(25)
+"""Handlers end before the broker's consumer time-out of 30 minutes takes the channel away."""
+
+_ATTRIBUTE: Final = "__postroad_consumer__"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+_ARGUMENTS: Final = 2
+_MOST_TYPES: Final = 8
+_MOST_UNACKED: Final = 65_535
+_RETRY: Final = Backoff()
+_RULES: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Consumer(Generic[E]):
+    """How one function handles events; its name is also its queue's and its inbox's, so it stays for life."""
+
+    name: str
+    subscriptions: tuple[Subscription[Any], ...]
+    function: Handler[E] = field(repr=False)
+    retry: Backoff = _RETRY
+    rules: Rules = _RULES
+    order: Order = None
+    max_runtime: timedelta = seconds(30)
+    concurrency: int = 8
+    prefetch: int = 64
+    on: Transactions[Any] | None = None
+    types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Index the subscriptions by type."""
+        object.__setattr__(self, "types", {subscription.type: subscription for subscription in self.subscriptions})
+
+
+# One for each number of types: a type checker has no other way to join them into the union that the handler takes.
+# fmt: off
+@overload
+def consumer(
+    a: Source[E1], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3 | E4]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
+    name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
+# fmt: on
+def consumer(
+    *sources: Source[Any],
+    name: str,
+    retry: Backoff = _RETRY,
+    rules: Rules = _RULES,
+    order: Order = None,
+    max_runtime: timedelta = seconds(30),
+    concurrency: int = 8,
+    prefetch: int | None = None,
+    on: Transactions[Any] | None = None,
+) -> Decorator[Any]:
+    """Make an ``async def handler(event, delivery)`` the consumer of one to eight event types.
+
+    The handler runs inside an open transaction, ``delivery.tx``; what it writes there takes effect once per
+    (consumer, event), whatever is delivered twice, crashes or restarts. What it does elsewhere may happen again.
+
+    Args:
+        *sources: `Subscription` values, or event classes of the same repository.
+        name: its queue and its inbox; lower-case letters, digits, ``.``, ``_``, ``-``, at most 200.
+        retry: the budget of attempts and the delays between them.
+        rules: which of the author's exceptions mean drop, quarantine or try again.
+        order: ``"latest"`` drops an event whose sequence is not above the last one seen of its key.
+        max_runtime: the handler's time limit; at the limit its transaction is rolled back and the attempt charged.
+        concurrency: how many handlers of this consumer run at once in a process; never two of one key.
+        prefetch: how many unacked deliveries the broker hands out in advance; eight per handler by default.
+        on: whose transactions the handler gets; the App's own pool by default.
+
+    Returns:
+        A decorator that leaves the function as it is: it can still be called in a test.
+
+    Raises:
+        UsageError: PR101, naming everything that is wrong with the declaration.
+    """
+    wanted = concurrency * 8 if prefetch is None else prefetch
+
+    def declare(function: Handler[Any]) -> Handler[Any]:
+        subscriptions, problems = _subscriptions(sources)
+        problems += _problems(name, function, order=order, max_runtime=max_runtime)
+        if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
+            problems.append(
+                f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
+            )
+        if problems:
+            raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(problems)}")
+        value = Consumer(
+            name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
+            max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted, on=on,
+        )  # fmt: skip
+        setattr(function, _ATTRIBUTE, value)
+        return function
+
+    return declare
+
+
+def consumer_of(function: Callable[..., Any]) -> Consumer[Any]:
+    """The consumer that `function` was declared as.
+
+    Raises:
+        UsageError: it was not decorated with `consumer`.
+    """
+    found = getattr(function, _ATTRIBUTE, None)
+    if not isinstance(found, Consumer):
+        shown = getattr(function, "__qualname__", type(function).__name__)
+        raise UsageError("PR101", f"{shown} is not a consumer; decorate it with @consumer(..., name=...)")
+    return found
+
+
+def _subscriptions(sources: tuple[Source[Any], ...]) -> tuple[tuple[Subscription[Any], ...], list[str]]:
+    found: list[Subscription[Any]] = []
+    problems: list[str] = []
+    for source in sources:
+        try:
+            found.append(as_subscription(source))
+        except UsageError as error:
+            problems.append(str(error))
+    types = [subscription.type for subscription in found]
+    twice = sorted({kind for kind in types if types.count(kind) > 1})
+    if twice:
+        problems.append(f"{', '.join(twice)} is subscribed to twice; one version of a type per consumer")
+    if not sources:
+        problems.append("it subscribes to nothing; name one to eight event types")
+    if len(sources) > _MOST_TYPES:
+        problems.append(f"it subscribes to {len(sources)} types; split it into consumers of at most {_MOST_TYPES}")
+    return tuple(found), problems
+
+
+def _problems(name: str, function: Callable[..., Any], *, order: object, max_runtime: timedelta) -> list[str]:
+    problems = []
+    if not _NAME.fullmatch(name):
+        problems.append(
+            "a name is lower-case letters, digits, '.', '_' and '-', at most 200, and begins with a letter or digit"
+        )
+    if not inspect.iscoroutinefunction(function):
+        problems.append("the handler is not 'async def', and only those can be run")
+    elif len(_positional(function)) != _ARGUMENTS:
+        problems.append("the handler takes two arguments: the event and its delivery")
+    if order not in {None, "latest"}:
+        problems.append(f"order is None or 'latest', not {order!r}")
+    if not timedelta(0) < max_runtime < LONGEST:
+        problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
+    return problems
+
+
+def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter for parameter in parameters if parameter.kind in kinds]

@@ -1,0 +1,65 @@
+"""What a handler is told about the event that it handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
+
+from postroad.errors import UsageError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from postroad.sql.asyncpg import Connection
+
+T = TypeVar("T")
+Tx_co = TypeVar("Tx_co", covariant=True, default="Connection")
+Kind: TypeAlias = type[T]
+Resources: TypeAlias = "Mapping[type[Any], Any] | Callable[[type[Any]], Any]"
+"""The App's live objects, by their type: a mapping, or a function that finds one and raises `LookupError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery(Generic[Tx_co]):
+    """One event on its way through one consumer.
+
+    `tx` is the open transaction of this delivery: what is written on it commits together with the mark that makes
+    every further copy a duplicate. It is valid until the handler returns. `attempt` is 1 the first time and grows
+    with each charged failure; `redelivered` is the broker's flag and says nothing about attempts. `occurred_at` and
+    `recorded_at` (when it was staged) are aware UTC, and None only from producers that are not Postroad's.
+    """
+
+    tx: Tx_co = field(repr=False)
+    consumer: str
+    id: str
+    source: str
+    type: str
+    version: int
+    key: str | None
+    sequence: int | None
+    occurred_at: datetime | None
+    recorded_at: datetime | None
+    correlation_id: str
+    causation_id: str | None
+    message_key: UUID
+    attempt: int
+    redelivered: bool
+    resources: Resources = field(default_factory=dict, repr=False)
+
+    def use(self, kind: Kind[T]) -> T:
+        """The App's live object of type `kind`, made by its ``lifespan``.
+
+        Raises:
+            UsageError: the App has none of that type.
+        """
+        try:
+            found: T = self.resources(kind) if callable(self.resources) else self.resources[kind]
+        except LookupError:
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            message = f"consumer {self.consumer!r} uses {name}, which the App's lifespan does not yield"
+            raise UsageError("PR107", message) from None
+        return found

@@ -1,0 +1,62 @@
+"""What a consumer has handled, dropped, put off or given up: the tables `inbox` and `order_guard`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from postroad.sql.statement import queries
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from postroad.sql.statement import Pipeline
+
+QUERIES: Final = queries("postroad.consume", "store.sql")
+
+
+class Mark(StrEnum):
+    """The outcome on an inbox row."""
+
+    HANDLED = "handled"
+    DROPPED = "dropped"
+    DELAYED = "delayed"
+    QUARANTINED = "quarantined"
+
+
+class Claim(StrEnum):
+    """What an attempt to mark a message found."""
+
+    FRESH = "fresh"  # the mark is ours, in this transaction
+    DUPLICATE = "duplicate"  # another mark stands, committed
+    BUSY = "busy"  # another process has this message open
+
+
+def claim(schema: str, consumer: str, key: UUID, *, mark: Mark, reason: str | None, owned: bool) -> Pipeline[Claim]:
+    """Mark message `key` in the open transaction: one statement, which waits for nobody.
+
+    With `owned` the caller holds the row of `work` that owns a delayed or quarantined mark, and may change it;
+    otherwise any mark at all means duplicate. The transaction's commit becomes durable (``synchronous_commit`` is
+    raised to ``on`` where it is lower).
+    """
+    statement = QUERIES.statement("own" if owned else "claim", schema, consumer, key, mark.value, reason)
+    (row,) = yield statement
+    if row["fresh"]:
+        return Claim.FRESH
+    if row["had"] or row["standing"] is not None:
+        return Claim.DUPLICATE
+    return Claim.BUSY
+
+
+def amend(schema: str, consumer: str, key: UUID, *, mark: Mark, reason: str | None) -> Pipeline[None]:
+    """Give the mark that this transaction has just set another outcome."""
+    yield QUERIES.statement("amend", schema, consumer, key, mark.value, reason)
+
+
+def newest(schema: str, consumer: str, key: str, sequence: int) -> Pipeline[bool]:
+    """Whether `sequence` is above all that this consumer has seen of `key`; if so it is the last one now.
+
+    Waits while another transaction moves the same key: order blocks only its key.
+    """
+    rows = yield QUERIES.statement("guard", schema, consumer, key, sequence)
+    return bool(rows)

@@ -1,0 +1,347 @@
+"""The service that takes one consumer's deliveries in, has them handled, and acks what is in safe hands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from postroad.clock import seconds
+from postroad.consume.attempt import SETTLED, End, Outcome
+from postroad.consume.pipeline import Arrival, identified, received
+from postroad.retry import Backoff
+from postroad.signals.catalog import (
+    DeliveriesAcked,
+    DeliveriesReceived,
+    DeliveryResult,
+    DeliverySettled,
+    IntakePaused,
+    IntakeResumed,
+    TaskFailed,
+    Unacked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from postroad.clock import Clock
+    from postroad.consume.attempt import Attempts
+    from postroad.owner import Owner, Readiness
+    from postroad.signals import Signals
+    from postroad.transport.base import Intake
+
+RESULTS: Final = {
+    End.HANDLED: DeliveryResult.OK,
+    End.DUPLICATE: DeliveryResult.DUPLICATE,
+    End.DROPPED: DeliveryResult.DROP,
+    End.DELAYED: DeliveryResult.RETRY,
+    End.QUARANTINED: DeliveryResult.QUARANTINE,
+}
+"""What the signals call the outcome; anything else was given back."""
+
+_MOST: Final = 256
+_LET_GO: Final = seconds(2)
+_PROBE: Final = Backoff(first=seconds(0.4), most=seconds(2), attempts=1)  # Waits 0.2 to 2 s.
+_BUSY: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
+_WATCH_SECONDS: Final = 1.0
+_UNACKED_EVERY: Final = 5  # looks of the watch
+_CALM_SECONDS: Final = 5.0
+
+
+class Probe(Protocol):
+    """Says whether our database is there; `sql.Manager` does."""
+
+    async def answers(self) -> bool:
+        """Whether the database answers; never raises for its absence."""
+        ...
+
+
+class Pausable(Protocol):
+    """What else must wait while the consumer waits: the claimer of its retries."""
+
+    def pause(self, queue: str) -> None:
+        """Claim nothing of `queue`."""
+        ...
+
+    def resume(self, queue: str) -> None:
+        """Claim of it again."""
+        ...
+
+
+@dataclass(slots=True)
+class _Hand:
+    """What is done with deliveries at the end of this turn of the loop, and what waits for a moment."""
+
+    acks: list[tuple[Arrival, Outcome, float]]
+    returns: list[Arrival]
+    later: dict[asyncio.TimerHandle, Arrival]
+
+
+class ConsumerService:
+    """One consumer's intake in this process.
+
+    It takes deliveries, runs up to `concurrency` of them at once, each to a durable outcome, and acks them then,
+    all those of one turn of the loop together. What is not durable is never acked: it goes back, uncharged, while
+    the process stops or while the database is away (then nothing is taken in until it answers ``SELECT 1``).
+
+    Told to stop, it takes nothing more, gives back what has not started and lets the rest come to its end;
+    cancelled, it rolls that back too. After a crash the broker delivers again whatever was not acked, and the inbox
+    knows what was committed.
+    """
+
+    def __init__(
+        self, attempts: Attempts, *, intake: Intake, database: Probe, work: Pausable | None, owner: Owner,
+        signals: Signals, clock: Clock, chance: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """Serve `attempts.consumer` from `intake`; `work` is paused with it."""
+        self._attempts = attempts
+        self._consumer = attempts.consumer
+        self._lanes = attempts.lanes
+        self._intake = intake
+        self._database = database
+        self._work = work
+        self._owner = owner
+        self._signals = signals
+        self._clock = clock
+        self._chance = chance
+        self.name = f"consumer:{self._consumer.name}"
+        self._hand = _Hand([], [], {})
+        self._tries: dict[Any, int] = {}
+        self._owed = 0
+        self._reason = ""
+        self._trouble = asyncio.Event()
+        self._open = False  # whether deliveries may start
+        self._subscribed = True  # whether the broker hands us any; it does from the transport's start
+        self._pauses = 0
+        self._resumed_at = float("-inf")
+        attempts.away = self._away
+
+    # --- the service --------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, ready: Readiness) -> None:
+        """See `Service.run`."""
+        self._trouble.clear()
+        self._open = True
+        if not self._subscribed:
+            await self._intake.resume()
+            self._subscribed = True
+        slots = [self._task(self._slot(), f"slot-{number}") for number in range(self._consumer.concurrency)]
+        others = [self._task(self._take(), "take"), self._task(self._watch(), "watch")]
+        try:
+            ready.up()
+            await self._serve(stop, ready, [*slots, *others])
+            await self._wind_down(slots)
+        finally:
+            ending = self._task(self._let_go([*slots, *others], stopped=stop.is_set()), "let-go")
+            await asyncio.shield(ending)
+
+    async def _serve(self, stop: asyncio.Event, ready: Readiness, tasks: Sequence[asyncio.Task[None]]) -> None:
+        while not stop.is_set():
+            waits = [self._task(_until(event), "wait") for event in (stop, self._trouble)]
+            try:
+                await asyncio.wait([*tasks, *waits], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if self._trouble.is_set() and not stop.is_set():
+                await self._sit_out(stop, ready)
+
+    def _task(self, work: Any, role: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._owner.task(work, name=f"{self.name}:{role}")
+        return task
+
+    # --- taking in and handling ---------------------------------------------------------------------------------
+
+    async def _take(self) -> None:
+        while True:
+            batch = await self._intake.take(_MOST)
+            if not batch:
+                await asyncio.sleep(_WATCH_SECONDS / 10)  # stopped, or paused: whoever did that ends us
+                continue
+            self._owed += len(batch)
+            again = sum(incoming.redelivered for incoming in batch)
+            self._signals.emit(DeliveriesReceived(self._consumer.name, len(batch), again))
+            for incoming in batch:
+                arrival = identified(self._consumer, received(incoming))
+                if self._open:
+                    self._lanes.add(arrival)
+                else:
+                    self._give_back(arrival)
+
+    async def _slot(self) -> None:
+        while (arrival := await self._lanes.next()) is not None:
+            began = self._clock.monotonic()
+            try:
+                outcome = await self._attempts.settle(arrival)
+            except BaseException:
+                self._lanes.release(arrival.lane)
+                self._give_back(arrival)
+                raise
+            self._settled(arrival, outcome, self._clock.monotonic() - began)
+
+    def _settled(self, arrival: Arrival, outcome: Outcome, taken: float) -> None:
+        if outcome.end is End.BUSY and self._open:
+            self._park(arrival)
+            return
+        self._tries.pop(arrival.tag, None)
+        self._lanes.release(arrival.lane)
+        if outcome.end in SETTLED:
+            if not self._hand.acks:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._hand.acks.append((arrival, outcome, taken))
+        elif outcome.end is End.AWAY:
+            self._away(outcome.reason)
+            self._give_back(arrival)
+        elif self._open:
+            self._later(_BUSY.most.total_seconds(), arrival, self._give_back)  # never at once: it would come at once
+        else:
+            self._give_back(arrival)
+
+    def _park(self, arrival: Arrival) -> None:
+        """Another process has it open: look again in a moment. It keeps its lane, but no slot."""
+        tries = self._tries[arrival.tag] = self._tries.get(arrival.tag, 0) + 1
+        wait = _BUSY.delay(tries, chance=self._chance())
+        self._later(wait.total_seconds(), arrival, self._lanes.again)
+
+    def _later(self, wait: float, arrival: Arrival, act: Callable[[Arrival], None]) -> None:
+        def due() -> None:
+            del self._hand.later[handle]
+            act(arrival)
+
+        handle = asyncio.get_running_loop().call_later(wait, due)
+        self._hand.later[handle] = arrival
+
+    # --- acks and returns ---------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Ack what became durable in this turn of the loop, and then say so."""
+        acks, self._hand.acks = self._hand.acks, []
+        if not acks:
+            return
+        name = self._consumer.name
+        self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
+        self._owed -= len(acks)
+        self._signals.emit(DeliveriesAcked(name, len(acks)))
+        for arrival, outcome, taken in acks:
+            settled = DeliverySettled(name, arrival.event_type, RESULTS[outcome.end], taken, outcome.reason)
+            self._signals.emit(settled)
+
+    def _give_back(self, arrival: Arrival) -> None:
+        """Return it to the queue; while we are about to leave the broker only then, or it would come to us again."""
+        self._hand.returns.append(arrival)
+        if self._open or not self._subscribed:
+            self._return()
+
+    def _return(self) -> None:
+        returns, self._hand.returns = self._hand.returns, []
+        if not returns:
+            return
+        self._intake.give_back([arrival.tag for arrival in returns if arrival.tag is not None])
+        self._owed -= len(returns)
+        for arrival in returns:
+            settled = DeliverySettled(self._consumer.name, arrival.event_type, DeliveryResult.GIVEN_BACK, 0.0)
+            self._signals.emit(settled)
+
+    def _close(self) -> None:
+        """Start nothing more; what has not started goes back."""
+        if not self._open:
+            return
+        self._open = False
+        self._hand.returns += self._lanes.clear()
+        for handle, arrival in self._hand.later.items():
+            handle.cancel()
+            if self._tries.pop(arrival.tag, None) is not None:  # It was busy, and kept its lane.
+                self._lanes.release(arrival.lane)
+            self._hand.returns.append(arrival)
+        self._hand.later.clear()
+
+    async def _unsubscribe(self) -> None:
+        self._close()
+        self._flush()
+        await self._intake.pause()
+        self._subscribed = False
+        self._return()
+
+    # --- a dependency is away -----------------------------------------------------------------------------------
+
+    def _away(self, reason: str) -> None:
+        self._reason = reason
+        self._close()
+        self._trouble.set()
+
+    async def _sit_out(self, stop: asyncio.Event, ready: Readiness) -> None:
+        """Take nothing in until the database answers; nothing is charged meanwhile."""
+        began, name = self._clock.monotonic(), self._consumer.name
+        self._pauses = self._pauses + 1 if began - self._resumed_at < _CALM_SECONDS else 1
+        ready.down(f"{self._reason} is away")
+        if self._work is not None:
+            self._work.pause(name)
+        await self._unsubscribe()
+        self._signals.emit(IntakePaused(name, self._reason))
+        await self._probe(stop)
+        if stop.is_set():
+            return
+        self._trouble.clear()
+        self._open = True
+        await self._intake.resume()
+        self._subscribed = True
+        if self._work is not None:
+            self._work.resume(name)
+        self._resumed_at = self._clock.monotonic()
+        self._signals.emit(IntakeResumed(name, self._resumed_at - began))
+        ready.up()
+
+    async def _probe(self, stop: asyncio.Event) -> None:
+        tries = self._pauses
+        while not stop.is_set():
+            wait = _PROBE.delay(tries, chance=self._chance())
+            try:
+                async with asyncio.timeout(wait.total_seconds()):
+                    await stop.wait()
+            except TimeoutError:
+                tries += 1
+            if await self._database.answers():
+                return
+
+    # --- the watch and the end ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        looks = 0
+        while True:
+            if looks % _UNACKED_EVERY == 0:
+                self._signals.emit(Unacked(self._consumer.name, self._owed))
+            looks += 1
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._attempts.cut_overdue():
+                reason = "a handler goes on after its time limit; its connection was cut"
+                self._signals.emit(TaskFailed(self.name, "TimeoutError", reason))
+
+    async def _wind_down(self, slots: Sequence[asyncio.Task[None]]) -> None:
+        """Leave the broker, give back what has not started, and wait for what has."""
+        if self._subscribed:
+            await self._unsubscribe()
+        self._lanes.end(len(slots))
+        await asyncio.wait(slots)
+
+    async def _let_go(self, tasks: Iterable[asyncio.Task[None]], *, stopped: bool) -> None:
+        """Cancel what still runs (it rolls back and goes back), then settle with the broker."""
+        running = [task for task in tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        self._close()
+        if running:
+            await asyncio.wait(running, timeout=_LET_GO.total_seconds())
+        self._lanes.clear()
+        if self._subscribed:
+            await self._unsubscribe()
+        self._flush()
+        self._return()
+        if stopped:
+            await self._intake.stop()
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
