@@ -1,6 +1,7 @@
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -73,6 +74,12 @@ def test_an_expression_the_node_refuses_is_unavailable(rabbit):
     assert rabbit.evaluate("1 + 1") == "2"
     with pytest.raises(Unavailable, match="refused"):
         rabbit.evaluate("nosuch:function()")
+
+
+def test_many_may_act_on_a_node_at_once(rabbit):
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(rabbit.evaluate, [f"begin timer:sleep(20), {number} end" for number in range(32)]))
+    assert answers == [str(number) for number in range(32)]
 
 
 def test_rabbitmqctl_speaks_to_the_node(rabbit):

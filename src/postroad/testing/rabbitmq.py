@@ -136,7 +136,9 @@ class Rabbit:
         tool = _erlang_tool("erl_call")
         if tool is None:
             return self.ctl("eval", f"{expression}.").strip()
-        command = [tool, "-sname", self.address.node, "-c", self.address.cookie, "-e"]
+        # A name of its own for each call: the node refuses a second caller of the same name, and all have one by default.
+        caller = f"call{secrets.token_hex(6)}"
+        command = [tool, "-sname", self.address.node, "-c", self.address.cookie, "-h", caller, "-e"]
         done = subprocess.run(
             command, input=f"{expression}.\n", capture_output=True, text=True, check=False, env=self._env()
         )
