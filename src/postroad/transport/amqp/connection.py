@@ -1,0 +1,231 @@
+"""One connection to the broker that comes back by itself, on the loop of the transport's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import pika
+from pika import exceptions
+from pika.adapters.asyncio_connection import AsyncioConnection
+
+from postroad.clock import Clock, seconds
+from postroad.errors import SettingsError
+from postroad.retry import full_jitter
+from postroad.signals.catalog import ConnectionBlocked, ConnectionDown, ConnectionUp
+from postroad.transport.amqp import faults
+
+if TYPE_CHECKING:
+    from postroad.signals import Signals
+
+_BLOCK: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmqpSettings:
+    """How the transport behaves; the defaults are meant to stay.
+
+    `heartbeat` is negotiated with the broker; a silent connection is given up after it and five seconds more.
+    `vouch` sends the connection's user as `user_id`, which the broker checks. `first` and `most` bound the wait before
+    a reconnect (full jitter); the count of tries starts anew once a connection has stood for `stable`.
+    """
+
+    heartbeat: timedelta = seconds(15)
+    connect_within: timedelta = seconds(10)
+    confirm_within: timedelta = seconds(30)
+    close_within: timedelta = seconds(5)
+    first: timedelta = seconds(0.25)
+    most: timedelta = seconds(30)
+    stable: timedelta = seconds(10)
+    vouch: bool = False
+    name: str = "postroad"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the broker is and how to log in. `place` is what may be printed."""
+
+    url: str = field(repr=False)
+    place: str
+    user: str
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Read an ``amqp://`` or ``amqps://`` URL.
+
+        Raises:
+            SettingsError: it is not one.
+        """
+        try:
+            parts = urlsplit(url)
+            given = pika.URLParameters(url)
+        except Exception as error:
+            raise SettingsError("PR201", f"{faults.SETTING} is not a URL like amqp://user@host:5672/vhost") from error
+        if parts.scheme not in {"amqp", "amqps"}:
+            raise SettingsError("PR201", f"{faults.SETTING} begins with {parts.scheme!r}; use amqp:// or amqps://")
+        place = f"{given.host}:{given.port}, virtual host {given.virtual_host!r}"
+        return cls(url=url, place=place, user=given.credentials.username)
+
+    def parameters(self, settings: AmqpSettings, *, role: str) -> pika.URLParameters:
+        """Fresh parameters: pika writes into them."""
+        parameters = pika.URLParameters(self.url)
+        parameters.heartbeat = max(round(settings.heartbeat.total_seconds()), 1)
+        parameters.connection_attempts = 1
+        parameters.socket_timeout = settings.connect_within.total_seconds()
+        parameters.stack_timeout = settings.connect_within.total_seconds()
+        parameters.client_properties = {"product": "Postroad", "connection_name": f"{settings.name}.{role}"}
+        return parameters
+
+
+class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
+    """pika's connection, writing blocks of frames once per turn of the loop rather than every frame alone."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As `AsyncioConnection`."""
+        self._pieces: list[bytes] = []
+        self._size = 0
+        super().__init__(*arguments, **options)
+
+    def emit(self, frames: bytes) -> None:
+        """Send frames that were encoded elsewhere."""
+        self._adapter_emit_data(frames)
+
+    def abort(self) -> None:
+        """Drop the connection without a word to the broker."""
+        if not self.is_closed:
+            self._terminate_stream(exceptions.AMQPConnectionError("given up"))
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        if not self._pieces:
+            self._adapter_add_callback_threadsafe(self._flush)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size >= _BLOCK:  # What a socket takes at once; larger blocks would be copied again and again.
+            self._write()
+
+    def _flush(self) -> None:
+        if self._pieces:
+            self._write()
+
+    def _write(self) -> None:
+        block = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        if self._transport is not None:
+            super()._adapter_emit_data(block)
+
+
+class RecoveringConnection:
+    """Keeps one connection standing; loss, missed heartbeats and refusals all lead to the same recovery.
+
+    Its users are told: `up` with the connection, `down` with a reason (also after a failed attempt), and `blocked`.
+    All of it on the loop that `start` ran on.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        address: Address,
+        *,
+        settings: AmqpSettings,
+        signals: Signals,
+        clock: Clock,
+        chance: Callable[[], float],
+        up: Callable[[CoalescedConnection], None],
+        down: Callable[[str], None],
+        blocked: Callable[[bool], None],
+    ) -> None:
+        self._role = role
+        self._address = address
+        self._settings = settings
+        self._signals = signals
+        self._clock = clock
+        self._chance = chance
+        self._up, self._down, self._blocked = up, down, blocked
+        self._connection: CoalescedConnection | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._tries = 0
+        self._since = 0.0  # When it went down, or came up.
+        self._is_blocked = False
+
+    def start(self) -> None:
+        """Begin to connect; needs the running loop."""
+        self._since = self._clock.monotonic()
+        self._connect()
+
+    def abort(self) -> None:
+        """Drop the connection and recover: for a user whom the broker no longer answers on it."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    async def close(self, *, within: timedelta) -> None:
+        """Close for good, in good order where the broker answers `within` that time, else at once."""
+        if self._retry is not None:
+            self._retry.cancel()
+        connection = self._connection
+        self._closing = asyncio.get_running_loop().create_future()
+        if connection is None or connection.is_closed:
+            return
+        if not connection.is_closing:
+            connection.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._closing), within.total_seconds())
+        except TimeoutError:
+            connection.abort()
+            await asyncio.wait_for(asyncio.shield(self._closing), 1)
+
+    def _connect(self) -> None:
+        self._retry = None
+        try:
+            self._connection = CoalescedConnection(
+                self._address.parameters(self._settings, role=self._role),
+                on_open_callback=self._opened,
+                on_open_error_callback=self._failed,
+                on_close_callback=self._closed,
+                custom_ioloop=asyncio.get_running_loop(),
+            )
+        except OSError as error:
+            self._lost(f"{faults.refused_connection(error, place=self._address.place)}")
+
+    def _opened(self, connection: CoalescedConnection) -> None:
+        now = self._clock.monotonic()
+        away, self._since = now - self._since, now
+        connection.add_on_connection_blocked_callback(lambda *_: self._block(blocked=True))
+        connection.add_on_connection_unblocked_callback(lambda *_: self._block(blocked=False))
+        self._signals.emit(ConnectionUp(self._role, away))
+        self._up(connection)
+
+    def _failed(self, _connection: CoalescedConnection, error: BaseException) -> None:
+        self._lost(str(faults.refused_connection(error, place=self._address.place)))
+
+    def _closed(self, _connection: CoalescedConnection, error: BaseException) -> None:
+        now = self._clock.monotonic()
+        if now - self._since >= self._settings.stable.total_seconds():
+            self._tries = 0
+        self._since = now
+        self._lost(str(faults.lost_connection(error)))
+
+    def _lost(self, reason: str) -> None:
+        self._connection = None
+        if self._is_blocked:
+            self._block(blocked=False)
+        if self._closing is not None:
+            self._down("closed")
+            if not self._closing.done():
+                self._closing.set_result(None)
+            return
+        self._signals.emit(ConnectionDown(self._role, reason))
+        self._down(reason)
+        self._tries += 1
+        wait = full_jitter(self._tries, first=self._settings.first, most=self._settings.most, chance=self._chance())
+        self._retry = asyncio.get_running_loop().call_later(wait.total_seconds(), self._connect)
+
+    def _block(self, *, blocked: bool) -> None:
+        self._is_blocked = blocked
+        self._signals.emit(ConnectionBlocked(self._role, blocked))
+        self._blocked(blocked)
