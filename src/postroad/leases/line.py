@@ -9,7 +9,7 @@ import asyncpg
 
 from postroad.errors import Unavailable
 from postroad.sql.asyncpg import AsyncpgHand
-from postroad.sql.manager import masked, translated
+from postroad.sql.manager import connect, masked, translated
 
 if TYPE_CHECKING:
     from postroad.sql import Rows, Statement
@@ -46,6 +46,7 @@ class Line:
         Raises:
             AccessRefused: wrong password, role or database name.
             Unavailable: no connection within `patience` seconds.
+            UsageError: the URL cannot be read.
         """
         async with self._turn:
             await self._open(patience)
@@ -80,8 +81,7 @@ class Line:
 
     async def _open(self, patience: float) -> asyncpg.Connection[asyncpg.Record]:
         if self._connection is None or self._connection.is_closed():
-            with translated(self._url):
-                self._connection = await asyncpg.connect(self._url, timeout=patience, server_settings=_SETTINGS)
+            self._connection = await connect(self._url, patience=patience, settings=_SETTINGS)
         return self._connection
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from postroad.sql.asyncpg import AsyncpgHand, PooledConnection
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from asyncpg.pool import PoolConnectionProxy
 
@@ -62,6 +62,30 @@ def translated(url: str) -> Iterator[None]:
         raise Unavailable("PR301", message) from error
 
 
+async def connect(
+    url: str, *, patience: float = 10, settings: Mapping[str, str] | None = None
+) -> asyncpg.Connection[asyncpg.Record]:
+    """Open one connection outside any pool, within `patience` seconds; `settings` are the session's.
+
+    Raises:
+        AccessRefused: wrong password, role or database name.
+        Unavailable: the database cannot be reached in time.
+        UsageError: the URL cannot be read.
+    """
+    with translated(url), _readable():
+        return await asyncpg.connect(url, timeout=patience, server_settings=dict(settings or {}))
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Around what reads a URL."""
+    try:
+        yield
+    except (ValueError, asyncpg.ClientConfigurationError) as error:
+        message = "the database URL cannot be read; it looks like postgresql://user:password@host:5432/name"
+        raise UsageError("PR201", message) from error
+
+
 def masked(url: str) -> str:
     """The URL's host, port and path only: safe to print."""
     try:
@@ -94,15 +118,11 @@ class Manager:
             Unavailable: it cannot be reached within ten seconds.
             UsageError: the URL cannot be read.
         """
-        with translated(url):
-            try:
-                pool = await asyncpg.create_pool(
-                    url, min_size=1, max_size=size, timeout=10, command_timeout=60,
-                    connection_class=PooledConnection, server_settings={"application_name": name},
-                )  # fmt: skip
-            except (ValueError, asyncpg.InterfaceError) as error:
-                message = "the database URL cannot be read; it looks like postgresql://user:password@host:5432/name"
-                raise UsageError("PR201", message) from error
+        with translated(url), _readable():
+            pool = await asyncpg.create_pool(
+                url, min_size=1, max_size=size, timeout=10, command_timeout=60,
+                connection_class=PooledConnection, server_settings={"application_name": name},
+            )  # fmt: skip
         return cls(pool, url, schema=schema)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 
 from postroad.errors import AccessRefused, SchemaError, Unavailable, UsageError
-from postroad.sql.manager import masked, translated
+from postroad.sql.manager import connect, masked, translated
 from postroad.sql.partitions import make_ahead
 from postroad.sql.statement import Queries, render
 
@@ -118,7 +118,7 @@ async def migrate(url: str, *, schema: str, roles: Roles, days_ahead: int = 14) 
         Unavailable: the database is away, or a lock could not be had in time; nothing was changed.
     """
     with translated(url):
-        connection = await asyncpg.connect(url, timeout=10)
+        connection = await connect(url)
         try:
             applied = await _apply(connection, schema, roles)
             await make_ahead(connection, schema=schema, days=days_ahead)
