@@ -48,19 +48,15 @@ def __getattr__(name: str) -> object:
     try:
         value = getattr(import_module(_ROOMS[name]), name)
     except ModuleNotFoundError as error:
-        raise _missing(name, error) from error
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        from postroad.errors import UsageError
+
+        remedy = f"install the extra: pip install 'postroad[{_EXTRAS[module]}]'"
+        raise UsageError("PR108", f"postroad.{name} needs {module}; {remedy}") from error
     globals()[name] = value
     return value
-
-
-def _missing(name: str, error: ModuleNotFoundError) -> Exception:
-    from postroad.errors import UsageError
-
-    module = (error.name or "").partition(".")[0]
-    if module not in _EXTRAS:
-        return error
-    extra = _EXTRAS[module]
-    return UsageError("PR108", f"postroad.{name} needs {module}; install the extra: pip install 'postroad[{extra}]'")
 
 
 def __dir__() -> list[str]:

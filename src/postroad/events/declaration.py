@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, PydanticUserError, RootModel
 
+from postroad.events.event_type import adapter_of
 from postroad.events.fields import FieldFact, walk
 from postroad.events.sensitive import is_credential, is_marked, is_secret_type
 from postroad.events.tense import is_past
@@ -86,8 +87,32 @@ def model_problems(model: object) -> Iterator[Problem]:
     if not _documented(model):
         yield "PR102", "the class needs a docstring that says what happened"
     yield from _config_problems(model)
-    for fact in walk(model):
-        yield from _field_problems(fact)
+    try:
+        for fact in walk(model):
+            yield from _field_problems(fact)
+        schema = adapter_of(model).json_schema(by_alias=True, mode="serialization")
+    except (PydanticUserError, NameError, TypeError) as error:
+        yield "PR102", f"pydantic cannot build it, or its JSON Schema ({type(error).__name__})"
+        return
+    # A second look, at what really travels: names that only pydantic's own machinery knows.
+    walked = {name for fact in walk(model) for name in fact.names}
+    for name in sorted(_schema_names(schema) - walked):
+        if is_credential(name):
+            yield "PR103", f"field {name} is named like a credential: {_REFERENCE}"
+
+
+def _schema_names(schema: object) -> set[str]:
+    """The names of all properties anywhere in a JSON Schema."""
+    names: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            names.update(item["properties"] if isinstance(item.get("properties"), dict) else ())
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return names
 
 
 def _documented(model: type) -> bool:

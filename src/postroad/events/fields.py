@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
+from typing_extensions import is_typeddict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,11 @@ def is_model(kind: object) -> bool:
 
 
 def walk(model: type) -> Iterator[FieldFact]:
-    """Every field of `model` and of the models inside it, each model once."""
+    """Every field of `model` and of the models inside it, each model once.
+
+    Raises:
+        NameError: an annotation names something that does not exist at run time.
+    """
     waiting = [(model, "")]
     seen = {model}
     while waiting:
@@ -61,14 +66,12 @@ def _own_fields(model: type, prefix: str) -> Iterator[FieldFact]:
 
 
 def _hints(model: type, extras: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(model, include_extras=True)
-    except NameError:  # A name that only a type checker sees: the annotation's own text says nothing more.
-        hints = dict(getattr(model, "__annotations__", {}))
+    hints = get_type_hints(model, include_extras=True)
     return {name: hint for name, hint in hints.items() if not extras or name in extras}
 
 
 def _pydantic_fields(model: type[BaseModel], prefix: str) -> Iterator[FieldFact]:
+    model.model_rebuild()
     for name, info in model.model_fields.items():
         markers, kinds = _unfold(info.annotation)
         markers += list(info.metadata)

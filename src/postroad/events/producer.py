@@ -7,9 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
-
-from pydantic import PydanticUserError, TypeAdapter
+from typing import Final, Literal, TypeVar
 
 from postroad.errors import UsageError
 from postroad.events.declaration import (
@@ -110,7 +108,7 @@ class Producer:
                 version=version,
                 producer=self,
                 model=model,
-                adapter=_adapter(full_name, model),
+                adapter=adapter_of(model),
                 retention=retention,
                 compatibility=Compatibility(compatibility),
                 subscribers=Subscribers(subscribers),
@@ -135,14 +133,6 @@ def _refuse(name: str, problems: list[Problem]) -> None:
     codes = {code for code, _ in problems}
     code = "PR103" if "PR103" in codes else problems[0][0]
     raise UsageError(code, f"event {name!r}: " + "; ".join(text for _, text in problems))
-
-
-def _adapter(name: str, model: type) -> TypeAdapter[Any]:
-    try:
-        return adapter_of(model)
-    except (PydanticUserError, NameError) as error:
-        message = f"event {name!r}: pydantic cannot build {model.__qualname__} ({type(error).__name__})"
-        raise UsageError("PR102", message) from error
 
 
 class _Register:
