@@ -136,7 +136,7 @@ class Rabbit:
         tool = _erlang_tool("erl_call")
         if tool is None:
             return self.ctl("eval", f"{expression}.").strip()
-        # A name of its own for each call: the node refuses a second caller of the same name, and all have one by default.
+        # A name of its own for each call: by default all have the same, and the node refuses a second caller of a name.
         caller = f"call{secrets.token_hex(6)}"
         command = [tool, "-sname", self.address.node, "-c", self.address.cookie, "-h", caller, "-e"]
         done = subprocess.run(
