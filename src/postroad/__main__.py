@@ -1,5 +1,6 @@
-"""Runs the command line as ``python -m postroad``."""
+"""``python -m postroad``: the command line."""
 
 from postroad.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

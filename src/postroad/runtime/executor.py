@@ -109,7 +109,7 @@ class Tasks:
 
     def _alive(self) -> list[str]:
         with self._lock:
-            return sorted(PREFIX + thread.name for thread in self._threads if thread.alive)
+            return sorted(PREFIX + other.name for other in self._threads if other.alive and not other.is_current)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         with self._lock:
@@ -181,6 +181,11 @@ class _Thread:
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
         return self._thread.ident is None or self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on it."""
+        return self._thread is threading.current_thread()
 
     def start(self) -> None:
         """Start it."""

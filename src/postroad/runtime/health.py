@@ -55,7 +55,8 @@ class Vitals:
 
     pulses: Sequence[Callable[[], float]]
     """Seconds since each of our loops last went round: above LIVE_SECONDS the process is not live."""
-    stopping: Callable[[], bool]
+    phase: Callable[[], str]
+    """starting, running or stopping; only a running process is ready."""
     states: Callable[[], Sequence[ServiceState]]
     metrics: Callable[[], bytes]
 
@@ -171,10 +172,10 @@ class Health:
         return _json(200 if live else 503, {"live": live, "seconds_since_beat": round(oldest, 1)})
 
     def _ready(self) -> _Answer:
-        stopping, states = self._vitals.stopping(), self._vitals.states()
-        ready = bool(states) and not stopping and all(state.ready for state in states)
+        phase, states = self._vitals.phase(), self._vitals.states()
+        ready = phase == "running" and all(state.ready for state in states)
         services = {state.name: {"ready": state.ready, "reason": state.reason} for state in states}
-        return _json(200 if ready else 503, {"ready": ready, "stopping": stopping, "services": services})
+        return _json(200 if ready else 503, {"ready": ready, "phase": phase, "services": services})
 
 
 def _json(status: int, content: dict[str, object]) -> _Answer:

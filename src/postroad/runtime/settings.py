@@ -44,13 +44,26 @@ class TopologyMode(StrEnum):
 ALL_ROLES: Final = frozenset(Role)
 
 
+class Need(StrEnum):
+    """What must be reachable, and therefore set."""
+
+    DATABASE = "database_url"
+    BROKER = "broker_url"
+
+
+def needs_of(roles: frozenset[Role]) -> frozenset[Need]:
+    """What a process of these roles needs; one without roles needs nothing."""
+    broker = {Need.BROKER} if roles & {Role.DISPATCH, Role.CONSUME} else set()
+    return frozenset(({Need.DATABASE} if roles else set()) | broker)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that a process takes from its environment; `SETTINGS` says which variable is which field."""
 
-    database_url: str
-    direct_url: str
-    broker_url: str
+    database_url: str = ""
+    direct_url: str = ""
+    broker_url: str = ""
     management_url: str | None = None
     schema: str = "postroad"
     roles: frozenset[Role] = ALL_ROLES
@@ -142,7 +155,12 @@ def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     return read
 
 
-def _roles(text: str) -> frozenset[Role]:
+def read_roles(text: str) -> frozenset[Role]:
+    """Roles from a list with commas.
+
+    Raises:
+        ValueError: one is unknown; the text says what they are.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name[:40] for name in names if name not in set(Role)]
     if unknown:
@@ -173,12 +191,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "PostgreSQL, as the runtime role; may be a transaction pooler"),
     Setting("POSTROAD_DIRECT_URL", "direct_url", _postgres_url, "the database URL",
             "the same database past any pooler: heartbeats and session locks"),
-    Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to run",
+    Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to dispatch and consume",
             "the broker: amqp:// or amqps:// (`postgres:` comes with a later release)"),
     Setting("POSTROAD_MANAGEMENT_URL", "management_url", _http_url, "not set",
             "RabbitMQ's management API, for `topology verify` and `doctor` alone"),
     Setting("POSTROAD_SCHEMA", "schema", _schema, "postroad", "the database schema of Postroad's tables"),
-    Setting("POSTROAD_ROLES", "roles", _roles, "all", "what this process does: dispatch, consume, work, maintain"),
+    Setting("POSTROAD_ROLES", "roles", read_roles, "all", "what this process does: dispatch, consume, work, maintain"),
     Setting("POSTROAD_TOPOLOGY", "topology", _one_of(TopologyMode), "verify",
             "at start, `verify` the broker's queues or `apply` them"),
     Setting("POSTROAD_GRACE_SECONDS", "grace", _duration(1, 3600), "25",
@@ -202,38 +220,54 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 ELSEWHERE: Final = ("POSTROAD_DEBUG", "POSTROAD_RUNTIME_ROLE", "POSTROAD_AUTHOR_ROLE")
 """Variables that commands read for themselves."""
 _PRIVATE: Final = ("POSTROAD_TEST_", "POSTROAD_DEMO_", "POSTROAD_BENCH_")
-_REQUIRED: Final = {
+_MISSING: Final = {
     "POSTROAD_DATABASE_URL": "is not set; give postgresql://user:password@host:5432/name",
     "POSTROAD_BROKER_URL": "is not set; give amqp://user:password@host:5672/vhost (`postgres:` comes later)",
 }
 
 
-def read_settings(environment: Mapping[str, str], *, broker: bool = True) -> Settings:
+def read_settings(
+    environment: Mapping[str, str],
+    *,
+    roles: frozenset[Role] | None = None,
+    needs: frozenset[Need] | None = None,
+    default_roles: frozenset[Role] = ALL_ROLES,
+) -> Settings:
     """Read and check every variable of `environment` at once. An empty value counts as not set.
 
-    `broker` says whether the broker's URL is required.
+    `roles` overrides POSTROAD_ROLES, `default_roles` stands where neither is given. `needs` says which URLs are
+    required; by default those that the roles need.
 
     Raises:
         SettingsError: one line that names every wrong variable with its remedy; no value of a URL is repeated.
     """
     problems: list[str] = []
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"roles": default_roles}
     for setting in SETTINGS:
         text = environment.get(setting.variable, "").strip()
         try:
             if text:
                 values[setting.field] = setting.read(text)
-            elif setting.variable in _REQUIRED and (broker or setting.field != "broker_url"):
-                problems.append(f"{setting.variable} {_REQUIRED[setting.variable]}")
         except _Wrong as wrong:
             problems.append(f"{setting.variable} {wrong}")
+    if roles is not None:
+        values["roles"] = roles
+    problems += _missing(environment, needs_of(values["roles"]) if needs is None else needs)
     strangers, typos = _strangers(environment)
     problems += typos
     if problems:
         raise SettingsError("PR201", "; ".join(problems))
-    values.setdefault("direct_url", values["database_url"])
-    values.setdefault("broker_url", "")
+    values.setdefault("direct_url", values.get("database_url", ""))
     return Settings(**values, strangers=tuple(strangers))
+
+
+def _missing(environment: Mapping[str, str], needs: frozenset[Need]) -> list[str]:
+    wanted = [setting for setting in SETTINGS if setting.field in needs]
+    return [
+        f"{setting.variable} {_MISSING[setting.variable]}"
+        for setting in wanted
+        if not environment.get(setting.variable, "").strip()
+    ]
 
 
 def _strangers(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

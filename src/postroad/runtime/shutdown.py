@@ -19,6 +19,8 @@ FINISH: Final = 2 / 3
 """Until this part of the grace period what runs may finish; then it is cancelled."""
 GIVE_UP: Final = 7 / 8
 """From this part on nothing is waited for: acks and confirms are flushed, leases released, connections closed."""
+_LET_GO: Final = 15 / 16  # Once hurried, what was cancelled may roll back and give back until here,
+_CLOSED: Final = 31 / 32  # and acks and confirms go out until here.
 _LOOK_SECONDS: Final = 0.02
 _INTERRUPTED: Final = frozenset({"interrupted", "lease_lost"})
 
@@ -34,10 +36,10 @@ class Told:
         self.grace = grace
         self.cause = ""
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may interrupt itself.
         self._began: float | None = None
         self._hurried: float | None = None
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
 
     @property
     def begun(self) -> bool:
@@ -54,6 +56,13 @@ class Told:
         """Seconds since the first word; 0 before it."""
         return 0.0 if self._began is None else self._clock.monotonic() - self._began
 
+    @property
+    def late(self) -> float:
+        """Seconds since the end of the grace period (shortened once hurried); 0 before it."""
+        if self._hurried is not None:
+            return max(self._clock.monotonic() - self._hurried - self.grace.total_seconds() * (1 - GIVE_UP), 0.0)
+        return max(self.elapsed - self.grace.total_seconds(), 0.0)
+
     def tell(self, cause: str) -> None:
         """Say it once, or once more. `cause` is the signal's name or a short reason."""
         with self._lock:
@@ -65,7 +74,7 @@ class Told:
         for hear in listeners:
             hear()
 
-    def on_word(self, hear: Callable[[], None]) -> None:
+    def on_word(self, hear: Callable[[], object]) -> None:
         """Call `hear`, in whatever thread speaks, at every word; at once if one was said already."""
         with self._lock:
             self._listeners.append(hear)
@@ -118,14 +127,14 @@ async def wind_down(supervisor: Supervisor, *, told: Told, signals: Signals) -> 
     supervisor.tell(Tier.WORK)
     await _ended(supervisor, Tier.WORK, told=told, part=FINISH)
     supervisor.cancel(Tier.WORK)
-    await _ended(supervisor, Tier.WORK, told=told, part=GIVE_UP)
+    await _ended(supervisor, Tier.WORK, told=told, part=GIVE_UP, hurried=_LET_GO)
     return supervisor.holding(Tier.WORK)
 
 
 async def close_ground(supervisor: Supervisor, *, told: Told) -> list[str]:
     """Stop what the others stood on: acks and confirms are flushed, within what is left of the grace period."""
     supervisor.tell(Tier.GROUND)
-    await _ended(supervisor, Tier.GROUND, told=told, part=(GIVE_UP + 1) / 2)
+    await _ended(supervisor, Tier.GROUND, told=told, part=_CLOSED)
     supervisor.cancel(Tier.GROUND)
     await _ended(supervisor, Tier.GROUND, told=told, part=1)
     return supervisor.holding(Tier.GROUND)
@@ -136,7 +145,11 @@ def receipt(tally: Tally, *, abandoned: int, told: Told) -> ShutdownReceipt:
     return ShutdownReceipt(tally.finished, tally.given_back, abandoned, told.elapsed)
 
 
-async def _ended(supervisor: Supervisor, tier: Tier, *, told: Told, part: float) -> None:
-    """Wait until the services of `tier` have ended, or that part of the grace period is over (at once when hurried)."""
-    while supervisor.running(tier) and told.left(part) > 0:  # noqa: ASYNC110 - three ends, one of them another thread's
+async def _ended(supervisor: Supervisor, tier: Tier, *, told: Told, part: float, hurried: float | None = None) -> None:
+    """Wait until the services of `tier` have ended, or that part of the grace period is over (another once hurried)."""
+
+    def left() -> float:
+        return told.left(hurried if told.hurried and hurried is not None else part)
+
+    while supervisor.running(tier) and left() > 0:  # noqa: ASYNC110 - three ends, one of them another thread's
         await asyncio.sleep(_LOOK_SECONDS)

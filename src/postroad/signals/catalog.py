@@ -443,6 +443,16 @@ class TaskFailed(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsKept(Signal):
+    """Partitions were looked after: `days_ahead` stand; without `allowed` the database role may not make any."""
+
+    level: ClassVar[Level] = Level.INFO
+    made: int
+    days_ahead: int
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HealthServing(Signal):
     """The health and metrics pages are served at this address."""
 

@@ -1,0 +1,91 @@
+"""Every command, found by its name; what a command raises becomes one line on standard error."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from postroad.cli import catalog, doctor, quarantine, run, schema, topology
+from postroad.runtime.exits import Exit
+from postroad.runtime.serve import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INTERRUPTED: Final = 130
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; nothing is raised but what ends the interpreter."""
+    app = build(arguments)
+    try:
+        code = app(args=list(arguments), standalone_mode=False, prog_name="postroad")
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the border of the process: told in one line
+        return _told(error)
+    return int(code) if isinstance(code, int) else int(Exit.OK)
+
+
+def build(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command tree. The demo is imported only when `arguments` ask for it: it brings servers along."""
+    app = typer.Typer(
+        name="postroad", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        help="Reliable messaging on PostgreSQL and RabbitMQ: outbox (relay), inbox (idempotent consumer), retries and "
+        "quarantine (dead letters).",
+    )  # fmt: skip
+    app.callback()(_root)
+    app.command("run")(run.run)
+    app.command("migrate")(schema.migrate)
+    app.command("maintain")(schema.maintain)
+    app.command("doctor")(doctor.doctor)
+    app.add_typer(topology.app, name="topology")
+    app.add_typer(catalog.app, name="catalog")
+    app.add_typer(quarantine.app, name="quarantine")
+    app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
+    _add_demo(app, arguments)
+    return app
+
+
+def _add_demo(app: typer.Typer, arguments: Sequence[str]) -> None:
+    if list(arguments[:1]) == ["demo"] and find_spec("postroad.demo.command") is not None:
+        from postroad.demo.command import demo
+
+        app.command("demo")(demo)
+    else:
+        app.command("demo", help="Send real flights from one service to another, and count what was lost.")(_no_demo)
+
+
+def _no_demo() -> None:
+    raise typer.Exit(int(Exit.USAGE))
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 - typer's callback
+    if value:
+        typer.echo(metadata.version("postroad"))
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the whole command line."""
+
+
+def _told(error: Exception) -> int:
+    shown = getattr(error, "format_message", None)
+    if shown is None:
+        return int(tell(error))
+    # The parser's own complaint about arguments; it has a text of its own, and an exit code of 2.
+    text = " ".join(str(shown()).split()) or type(error).__name__
+    context = getattr(error, "ctx", None)
+    where = getattr(context, "command_path", "postroad")
+    sys.stderr.write(f"postroad: {text.rstrip('.')}; see `{where} --help`\n")
+    return int(Exit.USAGE)

@@ -1,0 +1,36 @@
+"""Prints results: a table for people, or one JSON document for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def document(content: object) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(json.dumps(content, default=str) + "\n")
+
+
+def line(text: str) -> None:
+    """Print one line."""
+    sys.stdout.write(text + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table as wide as the terminal; values are shown as they are, never as markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text("" if value is None else str(value)) for value in row))
+    Console().print(made)

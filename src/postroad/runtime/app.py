@@ -1,0 +1,286 @@
+"""The App: what a service declares, put together into one process; the only place that wires."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from typing_extensions import override
+
+from postroad.clock import SYSTEM_CLOCK
+from postroad.consume import Attempts, ConsumerService, Retries
+from postroad.errors import PostroadError, TopologyError, UsageError
+from postroad.outbox.settings import DispatchSettings
+from postroad.runtime.declarations import Declarations, check_background
+from postroad.runtime.exits import Exit
+from postroad.runtime.maintainer import Maintainer
+from postroad.runtime.observers import observers
+from postroad.runtime.process import Process
+from postroad.runtime.serve import fast_loop, serve, tell
+from postroad.runtime.settings import Role, Settings, TopologyMode, read_settings
+from postroad.sql.asyncpg import AsyncpgTransactions
+from postroad.transport.amqp import AmqpSettings, AmqpTransport
+from postroad.work.claimer import Claimer
+from postroad.work.settings import WorkSettings
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from postroad.clock import Clock
+    from postroad.events import Producer
+    from postroad.owner import Readiness, Service
+    from postroad.runtime.declarations import Background
+    from postroad.runtime.process import Database, Ground, Road
+    from postroad.runtime.resources import Lifespan
+    from postroad.signals import Sink
+    from postroad.transport.topology import Topology
+
+
+class App:
+    """One service's declarations, and the way to run them.
+
+    Making one checks the whole set and opens nothing. `run` is the main function of a process; ``async with app:``
+    runs inside another server, on its loop and under its signals, with no roles unless they are given: then only
+    `lifespan`, background services, health and metrics run, so that four web workers are not four dispatchers.
+
+    An App runs once at a time. A process that was forked after its start is refused.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        publishes: Iterable[Producer] = (),
+        consumers: Iterable[Callable[..., Any]] = (),
+        lifespan: Lifespan | None = None,
+        sinks: Iterable[Sink] = (),
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Declare the App `name`.
+
+        `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
+        `consumer`. `lifespan` is an async generator function that yields one live object, several (a list, or a
+        mapping by type), for ``delivery.use(Type)``. `sinks` hear every signal, in the emitting thread. Without
+        `settings` the environment is read when it starts.
+
+        Raises:
+            UsageError: one error with everything that is wrong (PR104, PR101).
+        """
+        self.declarations = Declarations.of(name, publishes=publishes, consumers=consumers, lifespan=lifespan)
+        self.name = name
+        self.sinks = tuple(sinks)
+        self._lifespan = lifespan
+        self._settings = settings
+        self._clock = clock
+        self._backgrounds: dict[str, Background] = {}
+        self._process: Process | None = None
+
+    @override
+    def __repr__(self) -> str:
+        return f"App({self.name!r})"
+
+    @property
+    def topology(self) -> Topology:
+        """What must stand on the broker for this App."""
+        return self.declarations.topology()
+
+    def background(self, name: str, function: Background) -> None:
+        """Run ``async def function(stop, ready)`` as a service, supervised with the rest.
+
+        It calls ``ready.up()`` once it works (until then the process is not ready), works until ``stop`` is set, and
+        returns. If it raises, or returns before, it is reported and started again with backoff. At two thirds of the
+        grace period it is cancelled.
+
+        Raises:
+            UsageError: the name is taken or not valid, or the function has another shape.
+        """
+        check_background(name, function, taken=[*self._backgrounds, *(c.name for c in self.declarations.consumers)])
+        self._backgrounds[name] = function
+
+    def run(self, *, only: Iterable[Role] | None = None) -> None:
+        """Run until SIGTERM or SIGINT; returns after an orderly end.
+
+        Call it on the main thread. `only` limits what the process does (default POSTROAD_ROLES, else everything).
+
+        Raises:
+            SystemExit: with a code of `Exit`, after one line on standard error that says what ended the process.
+        """
+        code = self.execute(only=only)
+        if code is not Exit.OK:
+            raise SystemExit(int(code))
+
+    def execute(self, *, only: Iterable[Role] | None = None) -> Exit:
+        """Like `run`, and return how it ended."""
+        try:
+            roles = None if only is None else frozenset(only)
+            settings = self._settings or read_settings(os.environ, roles=roles)
+            process = self._make(settings, standalone=True)
+        except PostroadError as error:
+            return tell(error)
+        return serve(process)
+
+    async def __aenter__(self) -> Self:
+        """Start on the running loop; see the class.
+
+        Raises:
+            AccessRefused: database or broker refuse.
+            Unavailable: one of them cannot be reached in time.
+            UsageError: settings, schema or topology are wrong, or the App runs already.
+        """
+        if self._process is not None:
+            raise UsageError("PR101", f"App {self.name!r} runs already; leave its block first")
+        settings = self._settings or read_settings(os.environ, default_roles=frozenset())
+        self._process = process = self._make(settings, standalone=False)
+        try:
+            await process.start()
+        except BaseException:
+            self._process = None
+            await process.stop("the start failed")
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop in order, within the grace period."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop("the App's block ended")
+
+    def _make(self, settings: Settings, *, standalone: bool) -> Process:
+        sinks, metrics = observers(settings, standalone=standalone)
+        return Process(
+            Wires(self.declarations, self._backgrounds), settings, lifespan=self._lifespan,
+            sinks=[*sinks, *self.sinks], metrics=metrics, clock=self._clock, chance=random.random,
+            loop_factory=fast_loop() if standalone else None,
+        )  # fmt: skip
+
+
+class Wires:
+    """Puts rooms together for one run: which service stands on what."""
+
+    def __init__(self, declarations: Declarations, backgrounds: Mapping[str, Background]) -> None:
+        """Wire these declarations and background services."""
+        self._declared = declarations
+        self._backgrounds = dict(backgrounds)
+        self._attempts: list[Attempts] = []
+
+    def road(self, process: Process) -> AmqpTransport | None:
+        """See `Wiring.road`."""
+        settings = process.settings
+        if not self._consumes(settings) and not self._dispatches(settings):
+            return None
+        return AmqpTransport(
+            settings.broker_url, owner=process.tasks, signals=process.signals, clock=process.clock,
+            chance=process.chance, settings=AmqpSettings(name=self._declared.name),
+        )  # fmt: skip
+
+    async def prepare(self, road: Road, settings: Settings) -> None:
+        """See `Wiring.prepare`.
+
+        Raises:
+            TopologyError: the broker lacks something, or has it otherwise.
+        """
+        assert isinstance(road, AmqpTransport)
+        topology = self._declared.topology()
+        if settings.topology is TopologyMode.APPLY:
+            await road.apply(topology)
+            return
+        lacking = await road.verify(topology)
+        if lacking:
+            raise TopologyError("PR205", "; ".join(map(str, lacking)))
+
+    def services(self, ground: Ground) -> list[tuple[Service, bool]]:
+        """See `Wiring.services`."""
+        own = [] if ground.database is None else self._road_services(ground, ground.database)
+        return [
+            *((service, True) for service in own),
+            *((BackgroundService(name, function), False) for name, function in self._backgrounds.items()),
+        ]
+
+    def running(self) -> int:
+        """See `Wiring.running`."""
+        return sum(len(attempts.running) for attempts in self._attempts)
+
+    def _road_services(self, ground: Ground, database: Database) -> list[Service]:
+        settings = ground.settings
+        services: list[Service] = []
+        if self._declared.consumers and settings.roles & {Role.CONSUME, Role.WORK}:
+            services += self._consuming(ground, database)
+        if self._dispatches(settings):
+            services.append(self._dispatcher(ground, database))
+        if Role.MAINTAIN in settings.roles:
+            services.append(
+                Maintainer(database.manager, database.keeper, ttl=settings.worker_lease, signals=ground.signals)
+            )
+        return services
+
+    def _consuming(self, ground: Ground, database: Database) -> list[Service]:
+        """A claimer for all retries, and a service per consumer that shares its key lanes with them."""
+        roles = ground.settings.roles
+        own = AsyncpgTransactions(database.manager)
+        self._attempts = [
+            Attempts(
+                consumer, transactions=consumer.on or own, schema=ground.settings.schema, resources=ground.resources,
+                signals=ground.signals, clock=ground.clock, chance=ground.chance,
+            )
+            for consumer in self._declared.consumers
+        ]  # fmt: skip
+        claimer = self._claimer(ground, database) if Role.WORK in roles else None
+        services: list[Service] = [] if claimer is None else [claimer]
+        if Role.CONSUME in roles and ground.transport is not None:
+            services += [self._consumer(ground, database, attempts, claimer) for attempts in self._attempts]
+        return services
+
+    def _claimer(self, ground: Ground, database: Database) -> Claimer:
+        handlers = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
+        return Claimer(
+            database.manager, database.keeper, handlers={handler.queue: handler for handler in handlers},
+            signals=ground.signals, clock=ground.clock, owner=ground.tasks,
+            settings=WorkSettings(lease=ground.settings.worker_lease),
+        )  # fmt: skip
+
+    def _consumer(
+        self, ground: Ground, database: Database, attempts: Attempts, claimer: Claimer | None
+    ) -> ConsumerService:
+        assert ground.transport is not None
+        consumer = attempts.consumer
+        return ConsumerService(
+            attempts, intake=ground.transport.intake(consumer.name, prefetch=consumer.prefetch),
+            database=database.manager, work=claimer, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
+            chance=ground.chance,
+        )  # fmt: skip
+
+    def _dispatcher(self, ground: Ground, database: Database) -> Service:
+        from postroad.outbox.dispatcher import Dispatcher
+
+        assert ground.transport is not None
+        settings = ground.settings
+        return Dispatcher(
+            database.manager, database.keeper, ground.transport.publisher(), schema=settings.schema,
+            producers=self._declared.producers, settings=DispatchSettings(shard_ttl=settings.shard_lease),
+            clock=ground.clock, signals=ground.signals, owner=ground.tasks,
+        )  # fmt: skip
+
+    def _consumes(self, settings: Settings) -> bool:
+        return Role.CONSUME in settings.roles and bool(self._declared.consumers)
+
+    def _dispatches(self, settings: Settings) -> bool:
+        return Role.DISPATCH in settings.roles and bool(self._declared.producers)
+
+
+class BackgroundService:
+    """An author's background function as a service."""
+
+    def __init__(self, name: str, function: Background) -> None:
+        """Run `function` under `name`."""
+        self.name = name
+        self._function = function
+
+    async def run(self, stop: asyncio.Event, ready: Readiness) -> None:
+        """See `Service.run`."""
+        await self._function(stop, ready)

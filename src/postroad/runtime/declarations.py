@@ -1,0 +1,145 @@
+"""What an App declares, checked as a whole before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from postroad.consume import consumer_of
+from postroad.errors import PostroadError, UsageError
+from postroad.events import Producer
+from postroad.transport.topology import Topology
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from postroad.consume.consumer import Consumer
+    from postroad.owner import Readiness
+
+    Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+RESERVED: Final = frozenset({"dispatch", "transport", "work", "maintain", "health", "keeper", "main", "pulse"})
+_ARGUMENTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """Everything that an App was given, found to be consistent."""
+
+    name: str
+    producers: tuple[Producer, ...]
+    consumers: tuple[Consumer[Any], ...]
+
+    @classmethod
+    def of(
+        cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object
+    ) -> Declarations:
+        """Check the whole set.
+
+        Raises:
+            UsageError: one error with every problem: PR104 where a name is declared twice, else PR101.
+        """
+        problems: list[str] = [] if _NAME.fullmatch(name) else [_bad_name("App", name)]
+        producers, wrong = _producers(publishes)
+        found, undeclared = _consumers(consumers)
+        doubles = _doubles(producers, found)
+        problems += [*wrong, *undeclared, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        problems += [] if doubles else _topology(producers, found)
+        if problems:
+            raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
+        return cls(name=name, producers=tuple(producers), consumers=tuple(found))
+
+    def topology(self) -> Topology:
+        """What must stand on the broker for this App."""
+        return topology_of(self.producers, self.consumers)
+
+
+def check_background(name: str, function: object, *, taken: Iterable[str]) -> None:
+    """Refuse a background service that could not run.
+
+    Raises:
+        UsageError: PR104, the name is taken; PR101, it is not valid, or `function` is not ``async def f(stop, ready)``.
+    """
+    if name in RESERVED or name in taken:
+        raise UsageError("PR104", f"background service {name!r}: the name is taken; choose another")
+    if not _NAME.fullmatch(name):
+        raise UsageError("PR101", _bad_name("background service", name))
+    if not (inspect.iscoroutinefunction(function) and len(inspect.signature(function).parameters) == _ARGUMENTS):
+        raise UsageError("PR101", f"background service {name!r} is not 'async def f(stop, ready)'")
+
+
+def topology_of(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> Topology:
+    """The exchanges, queues and bindings of these declarations."""
+    return Topology.of(
+        publishes=[producer.name for producer in producers],
+        consumers=[(consumer.name, [item.type for item in consumer.subscriptions]) for consumer in consumers],
+    )
+
+
+def _bad_name(what: str, name: str) -> str:
+    return f"{what} name {name!r} must be 1 to 63 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
+
+
+def _producers(publishes: Iterable[object]) -> tuple[list[Producer], list[str]]:
+    given = list(publishes)
+    strangers = [item for item in given if not isinstance(item, Producer)]
+    problems = [f"publishes holds {type(item).__name__}, not a Producer" for item in strangers]
+    return [item for item in given if isinstance(item, Producer)], problems
+
+
+def _consumers(functions: Iterable[Callable[..., Any]]) -> tuple[list[Consumer[Any]], list[str]]:
+    found, problems = [], []
+    for function in functions:
+        try:
+            found.append(consumer_of(function))
+        except UsageError as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    problems = [
+        f"producer {name!r} is published twice"
+        for name, count in Counter(p.name for p in producers).items()
+        if count > 1
+    ]
+    for name, count in Counter(consumer.name for consumer in consumers).items():
+        if count > 1:
+            places = ", ".join(_place(consumer) for consumer in consumers if consumer.name == name)
+            problems.append(f"consumer {name!r} is declared twice ({places}); rename one")
+    return problems
+
+
+def _place(consumer: Consumer[Any]) -> str:
+    return f"{consumer.function.__module__}.{consumer.function.__qualname__}"
+
+
+def _unknown_versions(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    """A consumer of our own producer's type that our own producer does not declare would wait for ever."""
+    declared = {(event.type, event.version) for producer in producers for event in producer.events}
+    owned = {producer.name for producer in producers}
+    return [
+        f"consumer {consumer.name!r} reads {item.type} v{item.version}, which producer {item.owner!r} does not declare"
+        for consumer in consumers
+        for item in consumer.subscriptions
+        if item.owner in owned and (item.type, item.version) not in declared
+    ]
+
+
+def _lifespan(lifespan: object) -> list[str]:
+    if lifespan is None or inspect.isasyncgenfunction(lifespan):
+        return []
+    return ["lifespan is not an async generator function ('async def' with one 'yield')"]
+
+
+def _topology(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    try:
+        topology_of(producers, consumers)
+    except PostroadError as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,171 @@
+"""What an operator may do: the acts behind the commands, without any printing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from postroad.clock import SYSTEM_CLOCK
+from postroad.errors import AccessRefused
+from postroad.runtime.executor import Tasks
+from postroad.runtime.settings import Need, Settings, read_settings
+from postroad.signals import Signals
+from postroad.sql import drive, migrations
+from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.manager import masked, translated
+from postroad.sql.partitions import days_ahead, make_ahead
+from postroad.transport.amqp import AmqpTransport
+from postroad.work import Kept, list_quarantine
+
+if TYPE_CHECKING:
+    from postroad.sql.migrations import Roles
+    from postroad.transport.amqp import Difference
+    from postroad.transport.topology import Topology
+
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What a round of maintenance did: partitions made, days left in the DEFAULT one, busy ones, and days ahead."""
+
+    made: int
+    kept: int
+    busy: int
+    days_ahead: int
+
+
+def database_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of an act that needs the database alone.
+
+    Raises:
+        SettingsError: one is missing or wrong.
+    """
+    return read_settings(os.environ if environment is None else environment, needs=frozenset({Need.DATABASE}))
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    """A connection of its own; what the driver raises for absence, refusal and rights comes out as our errors.
+
+    Raises:
+        AccessRefused: wrong password, role or database name, or a right is missing.
+        Unavailable: it cannot be reached within ten seconds, or was lost.
+    """
+    with translated(url), rights(url):
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS)
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=CONNECT_SECONDS)
+
+
+@contextmanager
+def rights(url: str) -> Iterator[None]:
+    """Turn a right that is missing into our error.
+
+    Raises:
+        AccessRefused: the role of `url` may not do what the block did.
+    """
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        message = f"{masked(url)}: the role lacks rights; give them by `postroad migrate --runtime-role ROLE` as owner"
+        raise AccessRefused("PR303", message) from error
+
+
+async def migrate(settings: Settings, *, roles: Roles) -> Sequence[int]:
+    """Bring the schema up to this release, as the owner role; the steps applied now. Safe to repeat.
+
+    Raises:
+        AccessRefused: the role may not, or cannot connect.
+        SchemaError: the schema is newer than this release, or a step was edited.
+        Unavailable: the database is away, or a lock was not to be had; nothing was changed.
+    """
+    try:
+        return await migrations.migrate(settings.direct_url, schema=settings.schema, roles=roles)
+    except asyncpg.InsufficientPrivilegeError as error:
+        message = f"{masked(settings.direct_url)}: the role may not create or alter; migrate as the schema's owner"
+        raise AccessRefused("PR303", message) from error
+    except asyncpg.UndefinedObjectError as error:
+        message = f"{masked(settings.direct_url)}: a role to grant to does not exist; create it, or leave it out"
+        raise AccessRefused("PR303", message) from error
+
+
+async def maintain(settings: Settings) -> Maintained:
+    """Make partitions ahead, once. Safe to repeat and from several places at once.
+
+    Raises:
+        AccessRefused: the role may not make partitions, or cannot connect.
+        SchemaError: the schema does not serve this release.
+        Unavailable: the database is away.
+    """
+    async with connected(settings.direct_url) as connection:
+        await migrations.check(connection, schema=settings.schema)
+        done = await make_ahead(connection, schema=settings.schema)
+        ahead = await days_ahead(connection, schema=settings.schema)
+    return Maintained(done.get("made", 0), done.get("kept", 0), done.get("busy", 0), ahead)
+
+
+async def quarantined(settings: Settings, *, queue: str | None = None, limit: int = 100) -> Sequence[Kept]:
+    """What lies open in quarantine, newest first, without bodies.
+
+    Raises:
+        AccessRefused: the role may not read it, or cannot connect.
+        SchemaError: the schema does not serve this release.
+        Unavailable: the database is away.
+    """
+    async with connected(settings.database_url) as connection:
+        await migrations.check(connection, schema=settings.schema)
+        pipeline = list_quarantine(settings.schema, queue=queue, limit=limit)
+        return await drive(pipeline, AsyncpgHand(connection))
+
+
+def as_row(kept: Kept) -> dict[str, Any]:
+    """A quarantined row as values for JSON."""
+    return {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in asdict(kept).items()}
+
+
+def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of an act that needs the broker alone.
+
+    Raises:
+        SettingsError: one is missing or wrong.
+    """
+    return read_settings(os.environ if environment is None else environment, needs=frozenset({Need.BROKER}))
+
+
+async def apply_topology(settings: Settings, topology: Topology) -> None:
+    """Declare everything on the broker. Safe to repeat; what stands otherwise is refused, never changed.
+
+    Raises:
+        AccessRefused: the user may not declare.
+        TopologyError: something stands otherwise (406); the text says what.
+        Unavailable: the broker is away.
+    """
+    await admin_transport(settings).apply(topology)
+
+
+async def verify_topology(settings: Settings, topology: Topology) -> Sequence[Difference]:
+    """What the broker lacks, as far as AMQP shows it.
+
+    Raises:
+        AccessRefused: the user may not even look.
+        Unavailable: the broker is away.
+    """
+    return await admin_transport(settings).verify(topology)
+
+
+def admin_transport(settings: Settings) -> AmqpTransport:
+    """A transport to ask and declare with; it starts nothing."""
+    signals = Signals()
+    return AmqpTransport(
+        settings.broker_url, owner=Tasks(signals), signals=signals, clock=SYSTEM_CLOCK, chance=lambda: 0.0
+    )

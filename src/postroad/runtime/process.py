@@ -1,0 +1,312 @@
+"""One run of an App: opens what it stands on, starts its services, and winds them down with a receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import asyncpg
+
+from postroad.clock import seconds
+from postroad.errors import AccessRefused, PostroadError, SettingsError, Unavailable
+from postroad.leases import Keeper
+from postroad.retry import full_jitter
+from postroad.runtime.executor import LoopFactory, Tasks, safe_reason, stray_handler
+from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
+from postroad.runtime.operations import rights
+from postroad.runtime.resources import Lifespan, Resources, living
+from postroad.runtime.shutdown import Tally, Told, close_ground, receipt, wind_down
+from postroad.runtime.supervisor import Supervisor, Tier
+from postroad.signals import Signals, Sink
+from postroad.signals.catalog import TaskFailed
+from postroad.sql import migrations
+from postroad.sql.manager import Manager, masked, translated
+from postroad.transport.base import Transport
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from postroad.clock import Clock
+    from postroad.owner import Service
+    from postroad.runtime.settings import Settings
+    from postroad.signals.catalog import ShutdownReceipt
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the services of a process stand on."""
+
+    settings: Settings
+    holder: UUID
+    tasks: Tasks
+    signals: Signals
+    clock: Clock
+    chance: Callable[[], float]
+    resources: Resources
+    database: Database | None
+    transport: Transport | None
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The pool and the leases of a process."""
+
+    manager: Manager
+    keeper: Keeper
+
+
+class Road(Transport, Protocol):
+    """A transport that a process can connect and run."""
+
+    async def connect(self, within: timedelta | None = None) -> None:
+        """Log in once, and out again.
+
+        Raises:
+            AccessRefused: the broker does not let us in.
+            Unavailable: it cannot be reached within that time.
+        """
+        ...
+
+    def service(self) -> Service:
+        """What keeps it connected."""
+        ...
+
+
+class Wiring(Protocol):
+    """What an App adds to a process: its own transport and services."""
+
+    def road(self, process: Process) -> Road | None:
+        """The transport, where the roles of the process need one."""
+        ...
+
+    async def prepare(self, road: Road, settings: Settings) -> None:
+        """Verify or apply the topology, now that the broker can be reached."""
+        ...
+
+    def services(self, ground: Ground) -> Sequence[tuple[Service, bool]]:
+        """The services to run, in order, each with whether it is essential."""
+        ...
+
+    def running(self) -> int:
+        """How many of the author's handlers run at this moment; safe from any thread."""
+        ...
+
+
+class Process:
+    """Owns everything that one run of an App opens, and closes it in the reverse order."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        settings: Settings,
+        *,
+        lifespan: Lifespan | None,
+        sinks: Sequence[Sink],
+        metrics: Callable[[], bytes],
+        clock: Clock,
+        chance: Callable[[], float],
+        loop_factory: LoopFactory | None = None,
+    ) -> None:
+        """Nothing is opened yet; `run` or `start` does."""
+        self.settings = settings
+        self.told = Told(settings.grace, clock=clock)
+        self._tally = Tally(self.told)
+        self.signals = Signals(self._tally, *sinks)
+        self.tasks = Tasks(self.signals, loop_factory=loop_factory)
+        self.holder = clock.new_id()
+        self.clock = clock
+        self.chance = chance
+        self._wiring = wiring
+        self._lifespan = living(lifespan)
+        self._metrics = metrics
+        self._pulse = Pulse(clock)
+        self._supervisor: Supervisor | None = None
+        self._health: Health | None = None
+        self._manager: Manager | None = None
+        self._keeper: Keeper | None = None
+        self._alive = False
+        self._started = False
+
+    @property
+    def phase(self) -> str:
+        """What health says of the whole: starting, running or stopping."""
+        return "stopping" if self.told.begun else "running" if self._started else "starting"
+
+    async def run(self) -> None:
+        """Start, serve until told to stop, and stop.
+
+        Raises:
+            PostroadError: what ended the start, or a service that was refused before it was ever ready.
+        """
+        asyncio.get_running_loop().set_exception_handler(stray_handler(self.signals))
+        error: PostroadError | None = None
+        try:
+            error = await self._until_told()
+        finally:
+            await self.stop("it failed")
+        if error is not None:
+            raise error
+
+    async def _until_told(self) -> PostroadError | None:
+        loop = asyncio.get_running_loop()
+        word = asyncio.Event()
+        try:
+            async with asyncio.timeout(None) as limit:
+                self.told.on_word(lambda: loop.call_soon_threadsafe(_expire, limit))
+                await self.start()
+        except TimeoutError:
+            if self.told.begun:
+                return None
+            raise
+        assert self._supervisor is not None
+        self.told.on_word(lambda: loop.call_soon_threadsafe(word.set))
+        self._supervisor.fatal.add_done_callback(lambda _: word.set())
+        await word.wait()
+        return self._supervisor.fatal.result() if self._supervisor.fatal.done() else None
+
+    async def start(self) -> None:
+        """Open everything and start every service; returns when the transport stands and the services were started.
+
+        Raises:
+            AccessRefused: the database or the broker refuses.
+            Unavailable: one of them cannot be reached within POSTROAD_START_TIMEOUT.
+            UsageError: settings, schema or topology are wrong.
+        """
+        self._supervisor = Supervisor(self.tasks, signals=self.signals, clock=self.clock, chance=self.chance)
+        self.tasks.task(self._beat(), name="pulse")
+        await self._open_health()
+        database = await self._open_database() if self.settings.database_url and self.settings.roles else None
+        resources = await self._lifespan.__aenter__()
+        self._alive = True
+        road = self._wiring.road(self)
+        if road is not None:
+            await self._patient(road.connect)
+            await self._wiring.prepare(road, self.settings)
+            self._supervisor.start(road.service(), tier=Tier.GROUND)
+        ground = Ground(
+            settings=self.settings, holder=self.holder, tasks=self.tasks, signals=self.signals, clock=self.clock,
+            chance=self.chance, resources=resources, database=database, transport=road,
+        )  # fmt: skip
+        for service, essential in self._wiring.services(ground):
+            self._supervisor.start(service, essential=essential)
+        self._started = True
+
+    async def stop(self, cause: str) -> ShutdownReceipt:
+        """Stop in order, within what is left of the grace period, and say what became of what was in hand.
+
+        `cause` is why, where nobody has told the process to stop before.
+        """
+        if not self.told.begun:
+            self.told.tell(cause)
+        if self._supervisor is not None:
+            await wind_down(self._supervisor, told=self.told, signals=self.signals)
+        if self._alive:
+            await self._bounded("lifespan", self._lifespan.__aexit__(None, None, None))
+        if self._supervisor is not None:
+            await close_ground(self._supervisor, told=self.told)
+        if self._keeper is not None:
+            await self._bounded("keeper", self._keeper.stop())
+        if self._manager is not None:
+            await self._bounded("database", self._manager.close())
+        if self._health is not None:
+            self._health.stop()
+        await self.tasks.cancel(within=seconds(min(self.told.left(1), 1.0)))
+        await self.tasks.join(within=seconds(self.told.left(1)))
+        return self.emit_receipt()
+
+    def emit_receipt(self) -> ShutdownReceipt:
+        """Tell the last word: also when the process is about to be ended by force."""
+        last = receipt(self._tally, abandoned=self._wiring.running(), told=self.told)
+        self.signals.emit(last)
+        return last
+
+    async def _bounded(self, name: str, work: Awaitable[Any]) -> None:
+        try:
+            await asyncio.wait_for(work, max(self.told.left(1), 0.05))
+        except Exception as error:  # noqa: BLE001 - on the way down the rest must still be closed
+            self.signals.emit(TaskFailed(name, type(error).__name__, safe_reason(error)))
+
+    async def _beat(self) -> None:
+        while True:
+            self._pulse.beat()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _open_health(self) -> None:
+        if self.settings.health_port is None:
+            return
+        vitals = Vitals(
+            pulses=(lambda: self._pulse.age, self._keeper_age), phase=lambda: self.phase,
+            states=lambda: self._supervisor.states if self._supervisor else (), metrics=self._metrics,
+        )  # fmt: skip
+        host, port = self.settings.health_host, self.settings.health_port
+        self._health = Health(vitals, host=host, port=port, owner=self.tasks, signals=self.signals)
+        await self._health.start()
+
+    def _keeper_age(self) -> float:
+        return 0.0 if self._keeper is None else self._keeper.beat_age
+
+    async def _open_database(self) -> Database:
+        settings = self.settings
+        self._manager = await self._patient(lambda within: _opened(settings, within))
+        with rights(settings.database_url):
+            async with self._manager.connection() as connection:
+                await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
+        await _refuse_pooler(settings.direct_url)
+        keeper = Keeper(
+            settings.direct_url, schema=settings.schema, holder=self.holder, clock=self.clock, signals=self.signals,
+            owner=self.tasks,
+        )  # fmt: skip
+        await keeper.start()
+        self._keeper = keeper
+        return Database(self._manager, keeper)
+
+    async def _patient(self, reach: Callable[[timedelta], Awaitable[T]]) -> T:
+        """Try until it can be reached or POSTROAD_START_TIMEOUT is over; a refusal is not tried again."""
+        deadline = self.clock.monotonic() + self.settings.start_timeout.total_seconds()
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await reach(seconds(max(deadline - self.clock.monotonic(), 0.1)))
+            except AccessRefused:
+                raise
+            except Unavailable:
+                wait = full_jitter(tries, first=seconds(0.2), most=seconds(2), chance=self.chance()).total_seconds()
+                if self.clock.monotonic() + wait >= deadline:
+                    raise
+                await asyncio.sleep(wait)
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # It is over already.
+        limit.reschedule(asyncio.get_running_loop().time())
+
+
+async def _opened(settings: Settings, within: timedelta) -> Manager:
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            return await Manager.open(settings.database_url, schema=settings.schema, size=settings.pool_size)
+    except TimeoutError:
+        message = (
+            f"{masked(settings.database_url)} does not answer; check that it runs and POSTROAD_DATABASE_URL is right"
+        )
+        raise Unavailable("PR301", message) from None
+
+
+async def _refuse_pooler(url: str) -> None:
+    """Refuse a transaction pooler where heartbeats need a connection of their own."""
+    with translated(url):
+        connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
+        try:
+            seen = {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(2)}
+        finally:
+            await connection.close(timeout=5)
+    if len(seen) > 1:
+        message = "POSTROAD_DIRECT_URL leads through a transaction pooler; give the database's own host and port"
+        raise SettingsError("PR201", message)
