@@ -1,0 +1,111 @@
+"""The dispatcher's statements on the table ``outbox``, and its reads of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from postroad.leases import FENCE, fence
+from postroad.outbox.flight import CONTENT_TYPE, Flight
+from postroad.sql.statement import Queries
+from postroad.work import store as work
+from postroad.work.wire import Wire
+
+if TYPE_CHECKING:
+    from postroad.failures import Verdict
+    from postroad.leases import Lease
+    from postroad.sql import Pipeline, Statement
+
+BODY_MISSING: Final = "its body is missing from the log [PR508]"
+"""The reason of a row without an event: such a row holds back no key, since nothing will cure it by itself."""
+
+QUERIES: Final = Queries(
+    files("postroad.outbox").joinpath("store.sql").read_text("utf-8").replace("{fence}", FENCE),
+    source="postroad.outbox/store.sql",
+)
+
+_CLASSES: Final = 5  # As many as the log has partitions by retention.
+
+
+def fresh(schema: str, cursors: Mapping[int, int], *, each: int, limit: int) -> Statement:
+    """Rows beyond the cursors, at most `each` of a shard."""
+    return QUERIES.statement("fresh", schema, list(cursors), list(cursors.values()), each, limit)
+
+
+def between(schema: str, ranges: tuple[list[int], list[int], list[int]], *, but: list[int], limit: int) -> Statement:
+    """Due rows in the `ranges` (shards, above, up to), passing over the places `but`."""
+    return QUERIES.statement("between", schema, *ranges, but, limit)
+
+
+def retries(schema: str, shards: Iterable[int], *, but: list[int], limit: int) -> Statement:
+    """Refused rows whose wait is over."""
+    return QUERIES.statement("retries", schema, list(shards), but, limit)
+
+
+def bodies(schema: str, rows: Sequence[Mapping[str, Any]]) -> Statement:
+    """The events of `rows`, from the partitions that can hold them."""
+    classes = sorted({row["retention"] for row in rows})
+    padded = (classes * _CLASSES)[:_CLASSES] if len(classes) < _CLASSES else classes
+    recorded = [row["recorded"] for row in rows]
+    return QUERIES.statement("bodies", schema, *padded, min(recorded), max(recorded), [row["seq"] for row in rows])
+
+
+def waiting(schema: str, shards: Sequence[int], *, limit: int) -> Statement:
+    """The refused rows of `shards`."""
+    return QUERIES.statement("waiting", schema, list(shards), limit, BODY_MISSING)
+
+
+def clear(schema: str, flights: Sequence[Flight]) -> Statement:
+    """Delete `flights`, those of them whose shard is still ours."""
+    return QUERIES.statement("clear", schema, *_fenced(flights), *_rows(flights))
+
+
+def charge(schema: str, flights: Sequence[Flight], waits: Sequence[timedelta]) -> Statement:
+    """Charge `flights` one attempt each with their reason, those of them whose shard is still ours."""
+    attempts, reasons = [flight.attempts + 1 for flight in flights], [flight.reason for flight in flights]
+    seconds = [wait.total_seconds() for wait in waits]
+    return QUERIES.statement("charge", schema, *_fenced(flights), *_rows(flights), attempts, reasons, seconds)
+
+
+def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
+    """Move one row's event into quarantine, in a transaction of its own; whether its shard was still ours."""
+    held = yield from fence(schema, [flight.lease])
+    sent = flight.outgoing
+    if not held or sent is None:
+        return False
+    gone = yield QUERIES.statement("remove", schema, flight.shard, flight.place)
+    if gone:
+        wire = Wire(
+            body=sent.body, content_type=CONTENT_TYPE, headers=sent.headers, exchange=sent.exchange,
+            routing_key=sent.routing_key, event_type=sent.type,
+        )  # fmt: skip
+        yield from work.quarantine(
+            schema, queue=sent.exchange, key=sent.message_id, wire=wire, verdict=verdict, kind="event",
+            attempt=flight.attempts + 1,
+        )  # fmt: skip
+    return True
+
+
+def mark(schema: str) -> Statement:
+    """A transaction number of our own."""
+    return QUERIES.statement("mark", schema)
+
+
+def state(schema: str, *, limit: int) -> Statement:
+    """What waits, per route."""
+    return QUERIES.statement("state", schema, limit)
+
+
+def _fenced(flights: Collection[Flight]) -> tuple[Any, ...]:
+    """The parameters of the fence, and the shards that its leases stand for."""
+    leases: dict[int, Lease] = {flight.shard: flight.lease for flight in flights}
+    holders = {lease.holder for lease in leases.values()}
+    assert len(holders) == 1, "leases of one holder"  # the keeper has one identity for all that it holds
+    names, tokens = [lease.name for lease in leases.values()], [lease.token for lease in leases.values()]
+    return names, tokens, holders.pop(), list(leases)
+
+
+def _rows(flights: Sequence[Flight]) -> tuple[list[int], list[int]]:
+    return [flight.shard for flight in flights], [flight.place for flight in flights]
