@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,7 @@ from support import Recorder, ThreadOwner, until
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.signals import Signals
+from postroad.testing.servers import RabbitNode
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.base import Incoming, Outgoing, Settled
@@ -88,9 +89,18 @@ class Line:
 
     async def outcomes(self, *messages: Outgoing, within: float = 20) -> list[Settled]:
         """Publish and wait until every one is settled."""
+        for message in messages:
+            self.settled.pop(message.ticket, None)
         self.publisher.publish(messages)
         await until(lambda: all(message.ticket in self.settled for message in messages), within=within)
         return [self.settled[message.ticket] for message in messages]
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[RabbitNode]:
+    """A node for all of these tests, to stop, pause and alarm; each leaves it running."""
+    with RabbitNode(settings={"max_message_size": "100000"}) as node:
+        yield node
 
 
 @pytest.fixture

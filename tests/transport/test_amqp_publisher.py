@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from support import until
 
 from postroad.clock import seconds
-from postroad.signals.catalog import ChannelClosed, ConnectionBlocked, ConnectionUp
-from postroad.testing.servers import Rabbit
+from postroad.signals.catalog import ChannelClosed, ConnectionBlocked, ConnectionDown, ConnectionUp
+from postroad.testing.servers import RabbitNode
 from postroad.transport.amqp.publisher import AmqpPublisher
 from postroad.transport.base import Settlement
 from postroad.transport.topology import Queue, Topology
@@ -77,7 +78,6 @@ async def test_the_culprit_that_closes_the_channel_is_refused_and_the_innocent_g
     assert line.settled[culprit.ticket].code == 404
     assert line.publisher.cautious
     again = [message for message, settled in zip(batch, first, strict=True) if settled.settlement is UNKNOWN]
-    line.settled.clear()
     await line.outcomes(*again)
     assert line.settled[culprit.ticket].settlement is REFUSED
     assert line.settled[culprit.ticket].code == 404
@@ -96,20 +96,16 @@ async def test_without_caution_the_culprit_is_never_found(line: Any, monkeypatch
     monkeypatch.setattr(AmqpPublisher, "_cautious", property(lambda _: 0, lambda _self, _value: None), raising=False)
     batch = [line.message(exchange="nowhere"), line.message(), line.message()]
     for _ in range(3):
-        line.settled.clear()
         assert kinds(await line.outcomes(*batch)) == [UNKNOWN, UNKNOWN, UNKNOWN]
 
 
-async def test_a_message_over_the_brokers_limit_is_refused_with_its_code(line: Any, rabbit: Rabbit) -> None:
-    limit = rabbit.evaluate("persistent_term:get(max_message_size)")
-    rabbit.evaluate("persistent_term:put(max_message_size, 100000)")
-    try:
-        settled = await line.outcomes(line.message(body=b"x" * 200_000))
-    finally:
-        rabbit.evaluate(f"persistent_term:put(max_message_size, {limit})")
-    assert settled[0].settlement is REFUSED
-    assert settled[0].code == 406
-    assert "xxx" not in settled[0].reason
+@pytest.mark.heavy
+async def test_a_message_over_the_brokers_limit_is_refused_with_its_code(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+    line = await line_to(node.add_vhost("large"), topology)
+    (settled,) = await line.outcomes(line.message(body=b"x" * 200_000))
+    assert (settled.settlement, settled.code) == (REFUSED, 406)
+    assert "xxx" not in settled.reason
+    assert kinds(await line.outcomes(line.message())) == [CONFIRMED]
 
 
 async def test_what_cannot_be_framed_is_refused_here_and_the_rest_goes_out(line: Any) -> None:
@@ -135,19 +131,22 @@ async def test_while_the_broker_is_away_publishes_are_settled_unknown_at_once(li
     assert kinds(await line.outcomes(line.message())) == [CONFIRMED]
 
 
-async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(line: Any, rabbit: Rabbit) -> None:
+@pytest.mark.heavy
+async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+    line = await line_to(node.add_vhost("blocked"), topology, confirm_within=seconds(0.3))
     changes: list[bool] = []
     line.publisher.on_writable(lambda: changes.append(line.publisher.writable))
     alarm = "{resource_limit, memory, node()}"
-    rabbit.evaluate(f"rabbit_alarm:set_alarm({{{alarm}, []}})")
+    node.evaluate(f"rabbit_alarm:set_alarm({{{alarm}, []}})")
     try:
         message = line.message()
         line.publisher.publish([message])  # The broker says so on the first publish only.
         await line.heard.wait(ConnectionBlocked, lambda signal: signal.blocked)
-        await until(lambda: not line.publisher.writable)
-        assert not line.ready
+        await until(lambda: not line.publisher.writable and not line.ready)
+        await asyncio.sleep(0.6)  # Longer than a confirm may take: time stands still while we are blocked.
+        assert line.settled == {}
     finally:
-        rabbit.evaluate(f"rabbit_alarm:clear_alarm({alarm})")
+        node.evaluate(f"rabbit_alarm:clear_alarm({alarm})")
     await line.heard.wait(ConnectionBlocked, lambda signal: not signal.blocked)
     await until(lambda: line.publisher.writable and line.ready)
     assert changes == [False, True]
@@ -155,12 +154,35 @@ async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(line
     assert line.settled[message.ticket].settlement is CONFIRMED
 
 
-async def test_an_overdue_confirm_is_unknown_and_the_channel_is_replaced(line_to: Any, vhost: str, topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    line = await line_to(vhost, topology, confirm_within=seconds(0.5))
-    with monkeypatch.context() as deaf:
-        deaf.setattr(line.publisher, "_lowest", 10**9)
-        deaf.setattr(AmqpPublisher, "_outcome", lambda *_args, **_options: (_ for _ in ()).throw(AssertionError))
-        silent = line.message()
-        line.publisher._channel.callbacks.remove_all(line.publisher._channel.channel_number) if False else None  # noqa: B018
-    del silent
-    assert len(line.heard.all(ConnectionUp)) == 1
+@pytest.mark.heavy
+async def test_an_overdue_confirm_is_unknown_and_the_road_is_made_anew(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+    line = await line_to(node.add_vhost("silent"), topology, confirm_within=seconds(0.4), connect_within=seconds(2))
+    node.pause()
+    try:
+        (settled,) = await line.outcomes(line.message(), within=5)
+        assert settled.settlement is UNKNOWN
+        assert "0.4 s" in settled.reason
+        assert not line.publisher.writable
+    finally:
+        node.resume()
+    await until(lambda: line.ready)
+    assert kinds(await line.outcomes(line.message())) == [CONFIRMED]
+
+
+@pytest.mark.heavy
+async def test_publishes_without_an_answer_when_the_broker_dies_are_unknown_and_go_out_later(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+    line = await line_to(node.add_vhost("dying"), topology)
+    node.pause()
+    messages = [line.message() for _ in range(100)]
+    line.publisher.publish(messages)
+    node.kill()
+    await until(lambda: len(line.settled) == 100)
+    assert set(kinds(list(line.settled.values()))) == {UNKNOWN}
+    assert line.settlements == 100
+    await line.heard.wait(ConnectionDown, lambda signal: signal.role == "publish")
+    line.heard.forget()
+    await asyncio.get_running_loop().run_in_executor(None, node.start)
+    back = await line.heard.wait(ConnectionUp, within=30)
+    assert back.after_seconds > 0
+    await until(lambda: line.ready)
+    assert set(kinds(await line.outcomes(*messages))) == {CONFIRMED}
