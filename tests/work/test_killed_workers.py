@@ -1,0 +1,120 @@
+"""Workers in processes of their own that are killed, or paused past their lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad.clock import SYSTEM_CLOCK
+from postroad.signals.catalog import WorkRecovered
+from postroad.work import store
+from work.bench import QUICK, SCHEMA, Probe, put
+
+pytestmark = pytest.mark.heavy
+
+SCRIPT = Path(__file__).parent / "worker_process.py"
+TAKEN_OVER = QUICK.lease.total_seconds() + QUICK.sweep.total_seconds() + 1.0
+
+
+@asynccontextmanager
+async def worker(url):
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT), url, env=env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+async def line(child):
+    async with asyncio.timeout(20):
+        return (await child.stdout.readline()).decode().split()
+
+
+async def test_a_killed_workers_row_is_taken_over_within_lease_and_sweep(here, runtime_url, sql):
+    number = await put(here)
+    async with worker(runtime_url) as child:
+        assert await line(child) == ["ran", str(number)]
+        child.kill()
+        died = SYSTEM_CLOCK.monotonic()
+        probe = Probe(here)
+        async with here.running(probe):
+            await probe.until(lambda: probe.done)
+        assert SYSTEM_CLOCK.monotonic() - died < TAKEN_OVER
+    assert [(row.id, row.attempt, row.suspect) for row in probe.rows] == [(number, 1, 1)]
+
+
+async def test_a_long_row_of_a_living_worker_is_never_taken_over(here, runtime_url, sql):
+    """It runs for three leases."""
+    number = await put(here)
+    async with worker(runtime_url) as child:
+        await line(child)
+        probe = Probe(here)
+        async with here.running(probe):
+            end = SYSTEM_CLOCK.monotonic() + 3 * QUICK.lease.total_seconds()
+            while SYSTEM_CLOCK.monotonic() < end:
+                assert await sql.fetchval("SELECT state FROM work") == "running"
+            child.stdin.write(b"\n")
+            assert await line(child) == ["finished", str(number), "True"]
+        assert probe.rows == []
+
+
+async def paused_past_its_lease(here, url):
+    """A worker is stopped, its row is taken over and runs elsewhere; then it goes on and finishes. What it said."""
+    number = await put(here)
+    finishing = asyncio.Event()
+
+    async def slowly(_row):
+        await finishing.wait()
+
+    probe = Probe(here, act=slowly)
+    async with worker(url) as child:
+        assert await line(child) == ["ran", str(number)]
+        os.kill(child.pid, signal.SIGSTOP)
+        async with here.running(probe):
+            await here.heard.wait(WorkRecovered)
+            await probe.until(lambda: probe.running)
+            os.kill(child.pid, signal.SIGCONT)
+            child.stdin.write(b"\n")
+            said = await line(child)
+            finishing.set()
+            await probe.until(lambda: not probe.running)
+    return said, probe
+
+
+async def test_the_late_finish_of_a_paused_worker_changes_nothing(here, runtime_url, sql):
+    said, probe = await paused_past_its_lease(here, runtime_url)
+
+    assert said[2] == "False"
+    assert len(probe.done) == 1
+    assert await sql.fetchval("SELECT count(*) FROM finished") == 1
+
+
+@pytest.mark.sabotage
+async def test_sabotage_with_one_token_for_all_claims_the_late_finish_counts(here, runtime_url, sql):
+    await sql.execute("""
+        CREATE FUNCTION same() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.token := 1; RETURN NEW; END';
+        CREATE TRIGGER same BEFORE UPDATE ON work FOR EACH ROW WHEN (NEW.token IS NOT NULL) EXECUTE FUNCTION same();
+    """)
+    said, probe = await paused_past_its_lease(here, runtime_url)
+
+    assert said[2] == "True"
+    assert probe.done == []
+
+
+async def test_the_fence_is_the_token_of_the_claim(here, sql):
+    await put(here)
+    [row] = await here.run(store.claim(SCHEMA, queue="q", limit=1, worker="worker:a"))
+
+    assert await here.run(store.finish(SCHEMA, row.id, row.token + 1, outcome="handled")) is False
+    assert await here.run(store.finish(SCHEMA, row.id, row.token, outcome="handled")) is True
