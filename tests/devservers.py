@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,8 @@ def serve(kind: str, folder: Path, watch: int) -> None:
         finally:
             server.close()
             state.unlink(missing_ok=True)
+    if watch != 0:  # Nobody is left to sweep up.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _await_end(watch: int) -> None:

@@ -180,6 +180,7 @@ class Rabbit:
             "HOME": self.address.home,
             "ERL_EPMD_PORT": str(self.address.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_AFLAGS": "-start_epmd false",  # Of every Erlang: one that starts its own leaves it behind.
         }
 
 
@@ -361,7 +362,7 @@ class RabbitNode(Rabbit):
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_PID_FILE": str(folder / "rabbit.pid"),
             "RABBITMQ_DIST_PORT": str(self._dist_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{_LOOPBACK} -start_epmd false -noinput",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{_LOOPBACK} -noinput",
             "RABBITMQ_ALLOW_INPUT": "true",  # Makes the script become the node, whose id is then that of our child.
         }
 
