@@ -185,7 +185,7 @@ class Attempts:
 class _Run:
     """The author's handler, called once inside the transaction."""
 
-    __slots__ = ("_attempts", "_deadline", "arrival", "error", "limited", "unit")
+    __slots__ = ("_attempts", "_deadline", "arrival", "error", "limited", "lost", "unit")
 
     def __init__(self, attempts: Attempts, arrival: Arrival) -> None:
         self._attempts = attempts
@@ -194,6 +194,7 @@ class _Run:
         self.unit: Unit[Any] | None = None
         self.error: BaseException | None = None
         self.limited = False
+        self.lost = False
 
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
@@ -210,6 +211,7 @@ class _Run:
                 await _within(timer, consumer.function(arrival.event, delivery))
         except BaseException as error:
             self.limited = self.limited or timer.expired()
+            self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
             if self.error is error:
                 raise
@@ -269,9 +271,7 @@ def _is_away(run: _Run, error: BaseException) -> bool:
     """Whether our database went away, as far as this attempt can tell; a connection that we cut does not count."""
     if run.limited:
         return False
-    if run.error is None:
-        return connection_like(error)
-    return run.unit is not None and run.unit.lost
+    return connection_like(error) if run.error is None else run.lost
 
 
 def connection_like(error: BaseException) -> bool:

@@ -73,7 +73,10 @@ class AsyncpgUnit:
     @property
     def lost(self) -> bool:
         """See `Unit.lost`."""
-        return self.tx.is_closed()
+        try:
+            return self.tx.is_closed()
+        except asyncpg.InterfaceError:  # Cut, and taken back by the pool.
+            return True
 
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """See `Unit.drive`."""
