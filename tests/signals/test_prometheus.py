@@ -1,0 +1,200 @@
+"""The Prometheus sink: names and labels are a public promise, so they stand here as a list."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from postroad.signals import Signals
+from postroad.signals.catalog import (
+    ConnectionBlocked,
+    ConsumerGone,
+    ConsumerSubscribed,
+    DeliveryDelayed,
+    DeliveryQuarantined,
+    DeliveryResult,
+    DeliverySettled,
+    LeaseGone,
+    LeasesRenewed,
+    LossReason,
+    OutboxRead,
+    OutboxState,
+    PublishesSettled,
+    PublishResult,
+    QuarantineState,
+    QueueDepth,
+    Signal,
+    StaleAcks,
+    TopologyMismatch,
+    Unacked,
+    WorkSettled,
+    WorkSlots,
+)
+from postroad.signals.prometheus import MOST_EVENT_TYPES, PrometheusSink
+
+DEPARTED = "flights.flight.departed"
+PUBLISHED = PublishesSettled(
+    DEPARTED, 2, PublishResult.CONFIRMED, 3, seconds=(0.01, 0.02, 0.03), delays=(0.1, 0.2, 0.3), attempts=(0, 0, 4)
+)
+HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 0.02)
+WORKED = WorkSettled("punctuality", "retry", "ok", 1.5)
+
+# name, labels, the signal that feeds it, the sample to look at, its labels' values, its value
+TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
+    ("postroad_publish_events_total", {"event_type", "schema_version", "result"}, PUBLISHED,
+     "", (DEPARTED, "2", "confirmed"), 3),
+    ("postroad_publish_duration_seconds", {"event_type", "result"}, PUBLISHED, "_sum", (DEPARTED, "confirmed"), 0.06),
+    ("postroad_publish_connection_blocked", {"broker"}, ConnectionBlocked("publish", blocked=True),
+     "", ("rabbitmq",), 1),
+    ("postroad_outbox_pending_events", {"event_type"}, OutboxState(((f"{DEPARTED}.v1", 2), (f"{DEPARTED}.v2", 5)), 9.0),
+     "", (DEPARTED,), 7),
+    ("postroad_outbox_oldest_pending_age_seconds", set(), OutboxState((), 9.0), "", (), 9),
+    ("postroad_outbox_delay_seconds", {"event_type"}, PUBLISHED, "_count", (DEPARTED,), 3),
+    ("postroad_outbox_attempts", {"event_type"}, PUBLISHED, "_sum", (DEPARTED,), 7),
+    ("postroad_outbox_lease_lost_total", {"reason"}, LeaseGone("shard", "shard:01", LossReason.FENCED),
+     "", ("fenced",), 1),
+    ("postroad_outbox_claim_batch_size", set(), OutboxRead(250), "_sum", (), 250),
+    ("postroad_consumer_connected", {"consumer"}, ConsumerSubscribed("punctuality", 64), "", ("punctuality",), 1),
+    ("postroad_consumer_prefetch_limit", {"consumer"}, ConsumerSubscribed("punctuality", 64), "", ("punctuality",), 64),
+    ("postroad_consumer_unacked_messages", {"consumer"}, Unacked("punctuality", 12), "", ("punctuality",), 12),
+    ("postroad_consumer_messages_total", {"consumer", "event_type", "result"}, HANDLED,
+     "", ("punctuality", DEPARTED, "ok"), 1),
+    ("postroad_consumer_process_duration_seconds", {"consumer", "event_type", "result"}, HANDLED,
+     "_sum", ("punctuality", DEPARTED, "ok"), 0.02),
+    ("postroad_consumer_retries_total", {"consumer", "reason_class"},
+     DeliveryDelayed("punctuality", DEPARTED, "transient", "GatewayDown", 1, 2.0), "", ("punctuality", "transient"), 1),
+    ("postroad_consumer_cancelled_total", {"consumer", "cause"}, ConsumerGone("punctuality", "channel_closed"),
+     "", ("punctuality", "channel_closed"), 1),
+    ("postroad_queue_depth_messages", {"queue", "state"}, QueueDepth("punctuality", 31),
+     "", ("punctuality", "ready"), 31),
+    ("postroad_quarantine_depth_messages", {"consumer"}, QuarantineState((("punctuality", 4, 60.0),)),
+     "", ("punctuality",), 4),
+    ("postroad_quarantine_oldest_age_seconds", {"consumer"}, QuarantineState((("punctuality", 4, 60.0),)),
+     "", ("punctuality",), 60),
+    ("postroad_quarantine_messages_total", {"consumer", "reason_class"},
+     DeliveryQuarantined("punctuality", DEPARTED, "quarantine", "PR501", "no"), "", ("punctuality", "quarantine"), 1),
+    ("postroad_worker_concurrency_limit", {"queue"}, WorkSlots("punctuality", 8, 3), "", ("punctuality",), 8),
+    ("postroad_worker_active_jobs", {"queue"}, WorkSlots("punctuality", 8, 3), "", ("punctuality",), 3),
+    ("postroad_worker_jobs_total", {"job_type", "result"}, WORKED, "", ("punctuality", "ok"), 1),
+    ("postroad_worker_job_duration_seconds", {"job_type", "result"}, WORKED, "_sum", ("punctuality", "ok"), 1.5),
+    ("postroad_worker_lease_renewals_total", {"queue", "result"}, LeasesRenewed("worker", "late", 2),
+     "", ("worker", "late"), 2),
+    ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
+]  # fmt: skip
+
+
+class Meter:
+    def __init__(self, **options: object) -> None:
+        self.registry = CollectorRegistry()
+        self.signals = Signals(PrometheusSink(self.registry, **options))
+
+    def tell(self, *signals: Signal) -> None:
+        for signal in signals:
+            self.signals.emit(signal)
+        assert self.signals.sink_errors == 0
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "signal", "suffix", "values", "value"), TABLE, ids=lambda each: str(each)[:50]
+)
+def test_each_metric_is_fed_by_its_signal(meter, name, labels, signal, suffix, values, value) -> None:
+    meter.tell(signal)
+    found = [
+        sample
+        for family in meter.registry.collect()
+        for sample in family.samples
+        if sample.name == name + suffix and set(sample.labels.values()) == set(values)
+    ]
+    assert [sample.value for sample in found] == [pytest.approx(value)]
+    assert set(found[0].labels) == labels
+
+
+def test_the_table_is_all_there_is(meter) -> None:
+    meter.tell(*{id(signal): signal for _, _, signal, *_ in TABLE}.values())
+    exposed = {family.name for family in text_string_to_metric_families(generate_latest(meter.registry).decode())}
+    assert {name.removesuffix("_total") for name, *_ in TABLE} == {
+        name for name in exposed if not name.endswith("_created")
+    }
+
+
+def test_an_event_type_that_nobody_declared_is_other() -> None:
+    meter = Meter(event_types=[DEPARTED])
+    meter.tell(HANDLED, DeliverySettled("punctuality", "card 4111-1111", DeliveryResult.QUARANTINE, 0.1))
+    assert (
+        meter.value("postroad_consumer_messages_total", consumer="punctuality", event_type=DEPARTED, result="ok") == 1
+    )
+    assert b"4111" not in generate_latest(meter.registry)
+    assert (
+        meter.value(
+            "postroad_consumer_messages_total", consumer="punctuality", event_type="_other", result="quarantine"
+        )
+        == 1
+    )
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_event_types_beyond_the_cap_share_a_label(declared) -> None:
+    names = [f"flights.flight.departed{number:03}" for number in range(MOST_EVENT_TYPES + 50)]
+    meter = Meter(event_types=names) if declared else Meter()
+    meter.tell(*(DeliverySettled("c", name, DeliveryResult.OK, 0.1) for name in names))
+    [family] = [family for family in meter.registry.collect() if family.name == "postroad_consumer_messages"]
+    labels = {sample.labels["event_type"] for sample in family.samples}
+    assert len(labels) == MOST_EVENT_TYPES + 1
+    assert meter.value("postroad_consumer_messages_total", consumer="c", event_type="_other", result="ok") == 50
+
+
+def test_what_no_longer_waits_falls_to_nought(meter) -> None:
+    meter.tell(OutboxState((("a.b.c.v1", 5),), 3.0), OutboxState((("d.e.f.v1", 2),), 1.0))
+    assert meter.value("postroad_outbox_pending_events", event_type="a.b.c") == 0
+    assert meter.value("postroad_outbox_pending_events", event_type="d.e.f") == 2
+    meter.tell(QuarantineState((("c", 3, 9.0),)), QuarantineState(()))
+    assert meter.value("postroad_quarantine_depth_messages", consumer="c") == 0
+    assert meter.value("postroad_quarantine_oldest_age_seconds", consumer="c") == 0
+
+
+def test_only_confirmed_publishes_tell_of_delay_and_attempts(meter) -> None:
+    meter.tell(PublishesSettled(DEPARTED, 1, PublishResult.RETURNED, 1, seconds=(0.1,), delays=(5.0,), attempts=(1,)))
+    assert meter.value("postroad_publish_duration_seconds_count", event_type=DEPARTED, result="returned") == 1
+    assert meter.value("postroad_outbox_delay_seconds_count", event_type=DEPARTED) == 0
+    assert meter.value("postroad_outbox_attempts_count", event_type=DEPARTED) == 0
+
+
+def test_buckets_are_cumulative_and_include_their_bounds(meter) -> None:
+    meter.tell(OutboxRead(0), OutboxRead(1), OutboxRead(10), OutboxRead(11), OutboxRead(10_000))
+    name = "postroad_outbox_claim_batch_size_bucket"
+    assert [meter.value(name, le=bound) for bound in ("0.0", "1.0", "10.0", "50.0", "2000.0", "+Inf")] == [
+        1, 2, 3, 4, 4, 5,
+    ]  # fmt: skip
+    assert math.isclose(meter.value("postroad_outbox_claim_batch_size_sum") or 0, 10_022)
+
+
+def test_a_consumer_that_we_stopped_is_gone_and_not_cancelled(meter) -> None:
+    meter.tell(ConsumerSubscribed("c", 8), ConsumerGone("c", "stopped"))
+    assert meter.value("postroad_consumer_connected", consumer="c") == 0
+    assert meter.value("postroad_consumer_cancelled_total", consumer="c", cause="stopped") is None
+
+
+def test_stale_acks_count_as_messages(meter) -> None:
+    meter.tell(StaleAcks("c", 3))
+    assert meter.value("postroad_consumer_messages_total", consumer="c", event_type="_other", result="stale_ack") == 3
+
+
+def test_only_shards_count_as_leases_of_the_outbox(meter) -> None:
+    meter.tell(LeaseGone("worker", "worker:1", LossReason.EXPIRED))
+    assert meter.value("postroad_outbox_lease_lost_total", reason="expired") is None
+
+
+def test_a_registry_takes_the_metrics_once(meter) -> None:
+    with pytest.raises(ValueError, match="Duplicated"):
+        PrometheusSink(meter.registry)
