@@ -109,6 +109,12 @@ def topology() -> Topology:
 
 
 @pytest.fixture
+def line_of() -> Callable[..., Line]:
+    """A transport that nothing runs yet."""
+    return Line
+
+
+@pytest.fixture
 async def line_to() -> AsyncIterator[Callable[..., Awaitable[Line]]]:
     """Start a transport to a URL; it is stopped after the test."""
 

@@ -31,6 +31,7 @@ _WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (ConnectionRefusedError, "nothing listens there"),
     (AMQPConnectorStackTimeout, "no answer in time"),
     (TimeoutError, "no answer in time"),
+    (exceptions.ConnectionOpenAborted, "no answer in time"),  # Nobody but our own time limits aborts.
     (exceptions.AMQPHeartbeatTimeout, "missed heartbeats"),
     (exceptions.ConnectionClosedByClient, "closed by us"),
     (exceptions.StreamLostError, "the stream broke"),
