@@ -178,19 +178,28 @@ async def test_a_claim_whose_answer_was_lost_is_repaired(here, sql):
     assert [(row.attempt, row.suspect) for row in probe.rows] == [(1, 0)]
 
 
-async def test_suspects_run_alone_and_one_after_the_other(here, sql):
+async def assert_suspects_run_alone(here, sql):
     await fill(sql, 6)
     await sql.execute("UPDATE work SET suspect = 1 WHERE id IN (SELECT id FROM work ORDER BY id LIMIT 3)")
 
-    async def briefly(_row):
-        await asyncio.sleep(0.01)
-
-    probe = Probe(here, act=briefly)
+    probe = Probe(here)
     async with here.running(probe):
         await probe.until(lambda: len(probe.done) == 6)
     suspects = {row.id for row in probe.rows if row.suspect}
     assert len(suspects) == 3
     assert all(len(at_once) == 1 for at_once in probe.together if at_once & suspects)
+
+
+async def test_suspects_run_alone_and_one_after_the_other(here, sql):
+    await assert_suspects_run_alone(here, sql)
+
+
+@pytest.mark.sabotage
+async def test_sabotage_claimed_like_the_others_suspects_run_beside_them(here, sql, monkeypatch):
+    text = store.QUERIES.text("claim", SCHEMA).replace("AND suspect = 0", "")
+    monkeypatch.setitem(store.QUERIES._rendered, ("claim", SCHEMA), text)
+    with pytest.raises(AssertionError):
+        await assert_suspects_run_alone(here, sql)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------
@@ -251,6 +260,19 @@ async def test_a_lost_lease_cancels_what_runs_at_once_and_a_new_one_is_had(here,
     assert [(row.attempt, row.suspect) for row in probe.rows] == [(1, 0), (1, 1)]
 
 
+@pytest.mark.sabotage
+async def test_sabotage_deaf_to_the_loss_the_handler_runs_on(here, sql, monkeypatch):
+    monkeypatch.setattr(Claimer, "_lost", lambda *_: None)
+    probe = Probe(here, act=forever)
+    async with here.running(probe):
+        await put(here)
+        await probe.until(lambda: probe.running)
+        await sql.execute("UPDATE lease SET token = token + 1, holder = NULL")
+        await here.heard.wait(LeaseGone)
+        with pytest.raises(TimeoutError):
+            await probe.until(lambda: probe.cancelled, within=1)
+
+
 async def test_a_slot_whose_handler_ignores_cancellation_is_not_given_out_again(here, sql):
     stubborn, let_go = [], asyncio.Event()
 
@@ -307,7 +329,7 @@ async def test_told_to_stop_it_claims_nothing_more_and_lets_what_runs_finish(her
     assert await sql.fetchval("SELECT count(*) FROM lease WHERE holder IS NOT NULL") == 0
 
 
-async def test_cancelled_it_gives_back_what_runs_uncharged_and_releases_the_lease(here, sql):
+async def assert_cancelled_it_gives_back(here, sql):
     await fill(sql, 3)
     probe, stop = Probe(here, act=forever), asyncio.Event()
     claimer = here.claimer(probe)
@@ -323,6 +345,17 @@ async def test_cancelled_it_gives_back_what_runs_uncharged_and_releases_the_leas
     assert await sql.fetchval("SELECT count(*) FROM work WHERE state = 'ready' AND suspect = 0 AND attempt = 0") == 3
     assert await sql.fetchval("SELECT count(*) FROM lease WHERE holder IS NOT NULL") == 0
     assert [signal.result for signal in here.heard.of(WorkSettled)] == ["interrupted"] * 3
+
+
+async def test_cancelled_it_gives_back_what_runs_uncharged_and_releases_the_lease(here, sql):
+    await assert_cancelled_it_gives_back(here, sql)
+
+
+@pytest.mark.sabotage
+async def test_sabotage_without_giving_back_the_rows_wait_for_their_recovery(here, sql, monkeypatch):
+    monkeypatch.setattr(store, "held_by", lambda schema, _worker: store.list_quarantine(schema))
+    with pytest.raises(AssertionError):
+        await assert_cancelled_it_gives_back(here, sql)
 
 
 async def test_a_handler_that_will_not_end_is_abandoned_and_the_lease_is_not_released(here, sql):

@@ -13,11 +13,13 @@ import pytest
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.signals.catalog import WorkRecovered
+from postroad.sql.migrations import Roles, migrate
 from postroad.work import store
-from work.bench import QUICK, SCHEMA, Probe, put
+from work.bench import QUICK, SCHEMA, Probe, process, put
 
 pytestmark = pytest.mark.heavy
 
+RUNTIME = "pr_runtime"
 SCRIPT = Path(__file__).parent / "worker_process.py"
 TAKEN_OVER = QUICK.lease.total_seconds() + QUICK.sweep.total_seconds() + 1.0
 
@@ -118,3 +120,27 @@ async def test_the_fence_is_the_token_of_the_claim(here, sql):
 
     assert await here.run(store.finish(SCHEMA, row.id, row.token + 1, outcome="handled")) is False
     assert await here.run(store.finish(SCHEMA, row.id, row.token, outcome="handled")) is True
+
+
+async def test_a_database_killed_under_load_charges_nothing_and_loses_nothing(own_postgres):
+    url = own_postgres.create_database("road")
+    await migrate(url, schema=SCHEMA, roles=Roles(runtime=RUNTIME), days_ahead=1)
+    own_postgres.execute(
+        "INSERT INTO postroad.work (id, queue, kind, key, state, attempt, body, content_type)"
+        " SELECT nextval('postroad.work_id'), 'q', 'retry', n::text, 'ready', 1, '', '' FROM generate_series(1, 300) n",
+        database="road",
+    )
+    async with process(own_postgres.url("road", RUNTIME)) as here:
+        probe = Probe(here)
+        async with here.running(probe):
+            await probe.until(lambda: len(probe.done) >= 20)
+            await asyncio.to_thread(own_postgres.kill)
+            await asyncio.to_thread(own_postgres.start)
+            await probe.until(lambda: len({row.id for row in probe.rows}) == 300 and not probe.running, within=60)
+            async with asyncio.timeout(30):
+                while own_postgres.execute("SELECT 1 FROM postroad.work LIMIT 1", database="road"):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+    left = own_postgres.execute(
+        "SELECT count(*), count(DISTINCT id), min(attempt), max(attempt) FROM postroad.finished", database="road"
+    )
+    assert left == [("300", "300", "2", "2")]

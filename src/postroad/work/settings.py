@@ -24,7 +24,7 @@ class WorkSettings:
     idle: timedelta = timedelta(milliseconds=250)
     rescan: timedelta = seconds(1)
     sweep: timedelta = seconds(1)
-    repair: timedelta = seconds(5)
+    repair: timedelta = seconds(2)
     gauges: timedelta = seconds(15)
     let_go: timedelta = seconds(2)
     backoff: Backoff = field(default_factory=lambda: Backoff(first=seconds(2), most=minutes(10)))
