@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
+_LATE = "a publish that was awaited"  # The block may have ended between the call and its await.
 _REMEDY = "open one: `async with connection.transaction():`"
 
 
@@ -72,9 +73,16 @@ class Within:
             UsageError: at once, before anything is sent: PR105, no transaction is open; PR109, the class is not
                 declared; PR107, a value is not valid; PR106, the payload is over its limit.
         """
-        one = Publish(event, key, sequence, occurred_at, correlation)
-        prepared = self._prepare([one])
-        return Publishing(self._stage_one(prepared), prepared[0][1].type)
+        self._check("a publish")
+        schema, row = prepare(
+            event,
+            key=key,
+            sequence=sequence,
+            occurred_at=occurred_at,
+            correlation=correlation,
+            clock=self._clock,
+        )
+        return Publishing(self._stage_one(schema, row), row.type)
 
     def publish_many(self, events: Sequence[object]) -> Coroutine[Any, Any, list[UUID]]:
         """Stage several events in their order, in one round trip (per 2,000 events, or 8 MiB); await it for their ids.
@@ -84,19 +92,27 @@ class Within:
         Raises:
             UsageError: at once, as `publish` does, if one of them is not valid.
         """
-        prepared = self._prepare([event if isinstance(event, Publish) else Publish(event) for event in events])
-        return Publishing(self._stage(prepared), prepared[0][1].type if prepared else "nothing")
-
-    def _prepare(self, events: list[Publish]) -> list[tuple[str, StagedEvent]]:
         self._check("a publish")
-        return [prepare(event, clock=self._clock) for event in events]
+        prepared = [
+            prepare(
+                one.event,
+                key=one.key,
+                sequence=one.sequence,
+                occurred_at=one.occurred_at,
+                correlation=one.correlation,
+                clock=self._clock,
+            )
+            for one in (event if isinstance(event, Publish) else Publish(event) for event in events)
+        ]
+        return Publishing(self._stage_many(prepared), prepared[0][1].type if prepared else "nothing")
 
-    async def _stage_one(self, prepared: list[tuple[str, StagedEvent]]) -> UUID:
-        (identity,) = await self._stage(prepared)
-        return identity
+    async def _stage_one(self, schema: str, row: StagedEvent) -> UUID:
+        self._check(_LATE)
+        await drive(stage(schema, [row]), AsyncpgHand(self._connection))
+        return row.id
 
-    async def _stage(self, prepared: list[tuple[str, StagedEvent]]) -> list[UUID]:
-        self._check("a publish that was awaited")  # The block may have ended between the call and its await.
+    async def _stage_many(self, prepared: list[tuple[str, StagedEvent]]) -> list[UUID]:
+        self._check(_LATE)
         hand = AsyncpgHand(self._connection)
         for schema, rows in by_schema(prepared):
             await drive(stage(schema, rows), hand)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -34,7 +33,7 @@ def a_row(**changes) -> StagedEvent:
         shard=5,
         key_hash=-11,
     )
-    return replace(row, **changes)
+    return row._replace(**changes)
 
 
 @pytest.fixture

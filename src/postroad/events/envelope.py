@@ -82,9 +82,11 @@ def encode(
         UsageError: PR107 or PR106, see `EventType.encode_payload`.
     """
     data = event_type.encode_payload(payload)
+    stamp = _stamp(recorded)
+    time = stamp if occurred is recorded else _stamp(occurred)
     head, middle = _constants(event_type)
     parts = [
-        f'{head}{id}","time":"{_stamp(occurred)}","recordedtime":"{_stamp(recorded)}',
+        f'{head}{id}","time":"{time}","recordedtime":"{stamp}',
         f'"{middle},"correlationid":{_quoted(correlation)}',
     ]
     if causation is not None:

@@ -32,51 +32,56 @@ class Publish:
     correlation: str | None = None
 
 
-def prepare(publish: Publish, *, clock: Clock) -> tuple[str, StagedEvent]:
+def prepare(
+    event: object,
+    *,
+    key: str | None,
+    sequence: int | None,
+    occurred_at: datetime | None,
+    correlation: str | None,
+    clock: Clock,
+) -> tuple[str, StagedEvent]:
     """The schema and the row of one publish: identity, times and cause are settled here, and the bytes written.
 
     Raises:
         UsageError: PR109, the event is not declared; PR107, an option or the payload is not valid; PR106, the payload
             is over its limit.
     """
-    event_type = event_type_of(publish.event)
-    name = event_type.type
-    _check_text(name, "key", publish.key)
-    _check_text(name, "correlation", publish.correlation)
-    _check_sequence(name, publish.sequence)
+    event_type = event_type_of(event)
+    _check(event_type.type, key, sequence, correlation)
     recorded = clock.now()
-    occurred = recorded if publish.occurred_at is None else _aware(name, publish.occurred_at)
+    occurred = recorded if occurred_at is None else _aware(event_type.type, occurred_at)
     identity = clock.new_id()
     cause = current_cause()
-    correlation = publish.correlation or (str(identity) if cause is None else cause.correlation)
+    story = correlation or (str(identity) if cause is None else cause.correlation)
     causation = None if cause is None else cause.causation
     envelope = encode(
         event_type,
-        publish.event,
+        event,
         id=identity,
         occurred=occurred,
         recorded=recorded,
-        correlation=correlation,
+        correlation=story,
         causation=causation,
-        key=publish.key,
-        sequence=publish.sequence,
+        key=key,
+        sequence=sequence,
     )
-    hashed = None if publish.key is None else key_hash(publish.key)
+    hashed = None if key is None else key_hash(key)
     return event_type.producer.schema or default_schema(), StagedEvent(
-        id=identity,
-        type=name,
-        version=event_type.version,
-        key=publish.key,
-        sequence=publish.sequence,
-        occurred=occurred,
-        recorded=recorded,
-        correlation=correlation,
-        causation=causation,
-        retention=event_type.retention,
-        envelope=envelope,
-        route=event_type.routing_key,
-        shard=None if hashed is None else shard_of(hashed),
-        key_hash=hashed,
+        identity,
+        event_type.type,
+        event_type.version,
+        key,
+        sequence,
+        occurred,
+        recorded,
+        story,
+        causation,
+        event_type.retention,
+        envelope,
+        event_type.routing_key,
+        None if hashed is None else shard_of(hashed),
+        hashed,
     )
 
 
@@ -97,18 +102,13 @@ def outside_transaction(what: str, *, remedy: str) -> UsageError:
     return UsageError("PR105", f"{what} outside a transaction would stand alone; {remedy}")
 
 
-def _check_text(name: str, option: str, value: object) -> None:
-    if value is None:
-        return
-    problem = text_problem(value) if isinstance(value, str) else "is not text"
-    if problem:
-        raise UsageError("PR107", f"publish of {name}: {option} {problem}")
-
-
-def _check_sequence(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SEQUENCE:
+def _check(name: str, key: object, sequence: object, correlation: object) -> None:
+    for option, value in (("key", key), ("correlation", correlation)):
+        if value is not None:
+            problem = text_problem(value) if isinstance(value, str) else "is not text"
+            if problem:
+                raise UsageError("PR107", f"publish of {name}: {option} {problem}")
+    if sequence is not None and not (type(sequence) is int and 0 <= sequence <= MAX_SEQUENCE):
         raise UsageError("PR107", f"publish of {name}: sequence is not a whole number from 0 to 2^63-1")
 
 
