@@ -268,15 +268,22 @@ async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:
 
 
 def _is_away(run: _Run, error: BaseException) -> bool:
-    """Whether our database went away, as far as this attempt can tell; a connection that we cut does not count."""
+    """Whether our database went away, as far as this attempt can tell; a connection that we cut does not count.
+
+    `error` came out of the transaction: the handler's own, or what BEGIN, a statement of ours, ROLLBACK or COMMIT
+    met. A handler's error may speak of any connection, so it alone decides nothing.
+    """
     if run.limited:
         return False
-    return connection_like(error) if run.error is None else run.lost
+    return run.lost or (error is not run.error and connection_like(error))
 
 
 def connection_like(error: BaseException) -> bool:
-    """Whether an error of our own statements says that the connection is gone, or could not be made."""
-    return classify(error, rules=_NO_RULES, attempt=1).connection_lost
+    """Whether an error of our own statements says that the connection is gone, or could not be made.
+
+    asyncpg's ``InternalClientError`` is what a pooled connection raises that was told of a shutdown while idle.
+    """
+    return type(error).__name__ == "InternalClientError" or classify(error, rules=_NO_RULES, attempt=1).connection_lost
 
 
 def _nobody(_: str) -> None:

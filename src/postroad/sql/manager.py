@@ -36,6 +36,7 @@ _AWAY = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.InternalClientError,  # A pooled connection that was told of the shutdown while idle.
 )
 
 
