@@ -10,8 +10,9 @@ import pytest
 from pika.exceptions import ProbableAccessDeniedError, ProbableAuthenticationError
 
 from postroad.errors import Unavailable
+from postroad.testing.installed import rabbitmq_remedy
 from postroad.testing.process import listens
-from postroad.testing.rabbitmq import RabbitAddress, RabbitNode, rabbitmq_remedy
+from postroad.testing.rabbitmq import RabbitAddress, RabbitNode
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,28 +13,17 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable, UsageError
+from postroad.testing.installed import erlang_tool, package_sbin, rabbitmq_remedy
 from postroad.testing.process import Folder, end, free_port, listens, slay, wait_until
 
 _LOG = "output.log"
 _ACTOR = '<<"postroad">>'  # Who did it, in the broker's own log.
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-_PLACES: Final = (
-    "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin",  # Debian, Ubuntu, Fedora
-    "/opt/homebrew/opt/rabbitmq/sbin",
-    "/usr/local/opt/rabbitmq/sbin",
-    "/opt/rabbitmq/sbin",  # the official container image
-)
-_ERLANG_PLACES: Final = (
-    "/usr/lib/erlang",
-    "/usr/lib64/erlang",
-    "/opt/homebrew/opt/erlang/lib/erlang",
-    "/opt/erlang/lib/erlang",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +121,7 @@ class Rabbit:
         Raises:
             Unavailable: the node does not answer, or the expression failed.
         """
-        tool = _erlang_tool("erl_call")
+        tool = erlang_tool("erl_call")
         if tool is None:
             return self.ctl("eval", f"{expression}.").strip()
         # A name of its own for each call: by default all have the same, and the node refuses a second caller of a name.
@@ -215,7 +203,7 @@ class RabbitNode(Rabbit):
                 cookie=secrets.token_hex(16),
                 epmd_port=free_port(),
                 home=str(self._folder.path),
-                sbin=str(sbin or _sbin()),
+                sbin=str(sbin or package_sbin()),
                 management_port=free_port() if management else None,
             )
         )
@@ -340,7 +328,7 @@ class RabbitNode(Rabbit):
         """Start a port mapper of our own, as a child: one that the node started would outlive it."""
         if self._epmd is not None and self._epmd.poll() is None:
             return
-        tool = _erlang_tool("epmd")
+        tool = erlang_tool("epmd")
         if tool is None:
             raise UsageError("PR108", "Erlang's epmd was not found beside erl; install the Erlang runtime whole")
         command = [tool, "-port", str(self.address.epmd_port), "-address", "127.0.0.1"]
@@ -373,36 +361,6 @@ class RabbitNode(Rabbit):
             return self.evaluate("rabbit:is_running()") == "true"
         except Unavailable:
             return False
-
-
-def rabbitmq_remedy() -> str | None:
-    """None where a node can be started, else the one line that says what to install."""
-    if shutil.which("erl") is not None and _sbin() is not None:
-        return None
-    if Path("/etc/debian_version").exists():
-        return "RabbitMQ is not installed; as root: apt-get install --no-install-recommends rabbitmq-server"
-    return "RabbitMQ is not installed; see https://www.rabbitmq.com/docs/download (macOS: brew install rabbitmq)"
-
-
-def _sbin() -> Path | None:
-    """The folder of the package's own scripts: the wrappers in the system's path change the user."""
-    for place in _PLACES:
-        for found in sorted(Path("/").glob(place.removeprefix("/")), reverse=True):
-            if (found / "rabbitmq-server").exists():
-                return found
-    return None
-
-
-def _erlang_tool(name: str) -> str | None:
-    found = shutil.which(name)
-    if found is not None:
-        return found
-    erl = shutil.which("erl")
-    roots = [*_ERLANG_PLACES] if erl is None else [str(Path(erl).resolve().parent.parent), *_ERLANG_PLACES]
-    for root in roots:
-        for tool in sorted(Path(root).glob(f"erts-*/bin/{name}"), reverse=True):
-            return str(tool)
-    return None
 
 
 def _binary(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from postroad.testing.installed import rabbitmq_remedy
 from postroad.testing.postgres import Postgres, PostgresServer
 from postroad.testing.process import free_port
 from postroad.testing.proxy import TcpProxy
-from postroad.testing.rabbitmq import Rabbit, RabbitAddress, RabbitNode, rabbitmq_remedy
+from postroad.testing.rabbitmq import Rabbit, RabbitAddress, RabbitNode
 
 __all__ = [
     "Postgres",
