@@ -49,14 +49,9 @@ def show(outcome: Outcome, console: Console) -> None:
 def _story(outcome: Outcome) -> list[str]:
     verdict = outcome.verdict
     story = [
-        (
-            f"{verdict.rows:,} flights were written and {outcome.published:,} events published, in one transaction each; "
-            f"{outcome.confirmed:,} were confirmed by the broker and routed."
-        ),
-        (
-            f"{outcome.handled:,} were handled; {outcome.duplicates:,} duplicates were recognised and had no effect; "
-            f"{outcome.quarantined:,} are in quarantine."
-        ),
+        f"{verdict.rows:,} flights were written and {outcome.published:,} events published, one transaction each.",
+        f"{outcome.confirmed:,} were confirmed by the broker and routed; {outcome.handled:,} were handled.",
+        f"{outcome.duplicates:,} duplicates had no effect; {outcome.quarantined:,} events are in quarantine.",
         *(f"Fault: {name.replace('_', ' ')}: {count}" for name, count in outcome.faults.items() if count),
         *(f"Line {line.line} was left out: {line.reason}." for line in outcome.malformed[:10]),
     ]
