@@ -12,6 +12,9 @@ import pytest
 
 from postroad.demo import verify
 from postroad.demo.chaos import PLAN, Fault, gates
+from postroad.demo.command import run_demo
+from postroad.demo.flights import SAMPLE
+from postroad.demo.report import sound
 
 DATA = Path(__file__).parents[1] / "data"
 FLIGHTS = DATA / "flights-2013-01.csv.gz"
@@ -49,6 +52,46 @@ def test_ten_days_of_flights_arrive_once_in_effect_while_everything_is_killed():
     assert report["faults"]["kills"] == len(PLAN) - 1
 
 
+@pytest.mark.sabotage
+@pytest.mark.timeout(400)
+def test_without_the_inbox_flights_are_doubled(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    outcome = run_demo(FLIGHTS, chaos=True, consumer_app="sabotaged:app")
+    assert outcome.verdict.doubled > 0
+    assert not sound(outcome)
+
+
+def test_malformed_lines_are_named_and_the_rest_goes_through(tmp_path):
+    lines = SAMPLE.read_text().splitlines()
+    path = tmp_path / "flights.csv"
+    path.write_text("\n".join([*lines[:60], "2013,1,1,secret", lines[7]]) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "postroad", "demo", "--csv", str(path)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Line 62 was left out: it has more or fewer fields than the header." in done.stdout
+    assert "lost 0, doubled 0" in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--csv", "/nothing/here.csv"], "cannot be read"),
+        (["--broker", "embedded"], "not built yet"),
+        (["--broker", "amqp://127.0.0.1:1/", "--chaos"], "a broker of its own"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(arguments, words):
+    done = subprocess.run(
+        [sys.executable, "-m", "postroad", "demo", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_plan_kills_each_kind_several_times_and_spreads_over_the_file():
     plan = gates(1000)
     assert [gate.at for gate in plan] == sorted(gate.at for gate in plan)
@@ -60,5 +103,6 @@ def test_the_plan_kills_each_kind_several_times_and_spreads_over_the_file():
 def test_the_judge_imports_nothing_of_postroad():
     tree = ast.parse(Path(verify.__file__).read_text())
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imported for alias in node.names} | {getattr(node, "module", "") for node in imported}
-    assert not [name for name in names if name and name.startswith("postroad")]
+    modules = {getattr(node, "module", None) or alias.name for node in imported for alias in node.names}
+    assert "asyncpg" in modules
+    assert not [module for module in modules if module.startswith("postroad")]

@@ -60,7 +60,7 @@ def run_demo(
         Unavailable: a server or process did not start.
     """
     if chaos and broker != "auto":
-        raise UsageError("PR107", "--chaos restarts its broker, so it needs one of its own; use --broker auto")
+        raise UsageError("PR107", "--chaos restarts a broker of its own; use --broker auto")
     try:
         next(flights.read(csv), None)
     except flights.UnreadableFile as error:

@@ -28,7 +28,7 @@ SELECT carrier, count(*) AS flights, count(*) FILTER (WHERE dep_time <> 'NA') AS
        count(*) FILTER (WHERE dep_time = 'NA') AS cancelled,
        coalesce(sum(dep_delay::int) FILTER (WHERE dep_time <> 'NA'), 0) AS dep_delay_minutes,
        count(*) FILTER (WHERE dep_time <> 'NA' AND dep_delay::int > 60) AS delayed_over_60
-  FROM line GROUP BY carrier ORDER BY carrier
+  FROM (SELECT DISTINCT ON (flight_id) * FROM line) AS flights GROUP BY carrier ORDER BY carrier
 """
 
 
