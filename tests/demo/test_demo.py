@@ -70,7 +70,7 @@ def test_malformed_lines_are_named_and_the_rest_goes_through(tmp_path):
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "Line 62 was left out: it has more or fewer fields than the header." in done.stdout
+    assert "Line 61 was left out: it has more or fewer fields than the header." in done.stdout
     assert "lost 0, doubled 0" in done.stdout
     assert "secret" not in done.stdout + done.stderr
 
