@@ -169,6 +169,7 @@ class Rabbit:
             "ERL_EPMD_PORT": str(self.address.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_AFLAGS": "-start_epmd false",  # Of every Erlang: one that starts its own leaves it behind.
+            "ERL_CRASH_DUMP_BYTES": "0",  # A tool that fails leaves no dump in the caller's folder.
         }
 
 
