@@ -182,3 +182,17 @@ async def put(
         run_in=seconds(run_in),
     )  # fmt: skip
     return int(await here.run(work))
+
+
+async def forever(_row: ClaimedRow) -> None:
+    await asyncio.Event().wait()
+
+
+async def fill(sql: Any, count: int, *, queue: str = "q", state: str = "ready", shift: str = "0 s") -> None:
+    """Rows that nobody has tried yet, `shift` from now."""
+    await sql.execute(
+        "INSERT INTO work (id, queue, kind, key, state, run_at, body, content_type)"
+        " SELECT nextval('work_id'), $1, 'retry', gen_random_uuid()::text, $2, now() + $3::text::interval, '', ''"
+        " FROM generate_series(1, $4)",
+        queue, state, shift, count,
+    )  # fmt: skip

@@ -19,21 +19,7 @@ from postroad.signals.catalog import (
 )
 from postroad.work import store
 from postroad.work.claimer import Claimer
-from work.bench import QUICK, SCHEMA, VERDICT, Probe, put, wire
-
-
-async def forever(_row):
-    await asyncio.Event().wait()
-
-
-async def fill(sql, count, *, queue="q", state="ready", shift="0 s"):
-    await sql.execute(
-        "INSERT INTO work (id, queue, kind, key, state, run_at, body, content_type)"
-        " SELECT nextval('work_id'), $1, 'retry', gen_random_uuid()::text, $2, now() + $3::text::interval, '', ''"
-        " FROM generate_series(1, $4)",
-        queue, state, shift, count,
-    )  # fmt: skip
-
+from work.bench import QUICK, SCHEMA, VERDICT, Probe, fill, forever, put, wire
 
 # --- claims -----------------------------------------------------------------------------------------------------
 
@@ -111,7 +97,7 @@ async def test_rows_that_become_due_run_on_time(here, sql):
         due = await sql.fetchval("SELECT run_at FROM work WHERE id = $1", number)
         await probe.until(lambda: probe.done)
     late = await sql.fetchval("SELECT started_at - $2::timestamptz FROM finished WHERE id = $1", number, due)
-    assert seconds(0) <= late < seconds(1)
+    assert seconds(0) <= late < seconds(2)
 
 
 async def test_a_row_that_appears_behind_the_position_is_found(here, sql):
@@ -216,7 +202,7 @@ async def test_a_dead_workers_row_is_recovered_uncharged_within_lease_and_sweep(
     probe = Probe(there)
     async with there.running(probe):
         await probe.until(lambda: probe.done)
-        assert SYSTEM_CLOCK.monotonic() - died < 1.5 + 0.1 + 1
+        assert SYSTEM_CLOCK.monotonic() - died < 1.5 + 0.1 + 2
         [recovered] = await there.heard.wait(WorkRecovered)
     assert (recovered.queue, recovered.count) == ("q", 1)
     assert [(again.id, again.attempt, again.suspect) for again in probe.rows] == [(number, 1, 1)]
@@ -302,85 +288,6 @@ async def test_a_slot_whose_handler_ignores_cancellation_is_not_given_out_again(
     failed = here.heard.of(TaskFailed)
     assert [signal.error_type for signal in failed] == ["AssertionError"]
     assert len(here.heard.of(LateWriteRefused)) == 1
-
-
-# --- the end ----------------------------------------------------------------------------------------------------
-
-
-async def test_told_to_stop_it_claims_nothing_more_and_lets_what_runs_finish(here, sql):
-    await fill(sql, 5)
-    go = asyncio.Event()
-
-    async def until_told(_row):
-        await go.wait()
-
-    probe, stop = Probe(here, slots=2, act=until_told), asyncio.Event()
-    claimer = here.claimer(probe)
-    running = asyncio.create_task(claimer.run(stop, here.ready))
-    await probe.until(lambda: len(probe.running) == 2)
-    stop.set()
-    assert (await asyncio.wait([running], timeout=0.3))[1]
-    go.set()
-    await running
-
-    assert (len(probe.done), len(probe.rows)) == (2, 2)
-    assert (claimer.receipt().settled, claimer.receipt().given_back, claimer.receipt().abandoned) == (2, 0, 0)
-    assert await sql.fetchval("SELECT count(*) FROM work WHERE state = 'ready' AND suspect = 0 AND token IS NULL") == 3
-    assert await sql.fetchval("SELECT count(*) FROM lease WHERE holder IS NOT NULL") == 0
-
-
-async def assert_cancelled_it_gives_back(here, sql):
-    await fill(sql, 3)
-    probe, stop = Probe(here, act=forever), asyncio.Event()
-    claimer = here.claimer(probe)
-    running = asyncio.create_task(claimer.run(stop, here.ready))
-    await probe.until(lambda: len(probe.running) == 3)
-    stop.set()
-    running.cancel()
-    await asyncio.wait([running], timeout=5)
-
-    assert running.cancelled()
-    assert len(probe.cancelled) == 3
-    assert (claimer.receipt().settled, claimer.receipt().given_back, claimer.receipt().abandoned) == (0, 3, 0)
-    assert await sql.fetchval("SELECT count(*) FROM work WHERE state = 'ready' AND suspect = 0 AND attempt = 0") == 3
-    assert await sql.fetchval("SELECT count(*) FROM lease WHERE holder IS NOT NULL") == 0
-    assert [signal.result for signal in here.heard.of(WorkSettled)] == ["interrupted"] * 3
-
-
-async def test_cancelled_it_gives_back_what_runs_uncharged_and_releases_the_lease(here, sql):
-    await assert_cancelled_it_gives_back(here, sql)
-
-
-@pytest.mark.sabotage
-async def test_sabotage_without_giving_back_the_rows_wait_for_their_recovery(here, sql, monkeypatch):
-    monkeypatch.setattr(store, "held_by", lambda schema, _worker: store.list_quarantine(schema))
-    with pytest.raises(AssertionError):
-        await assert_cancelled_it_gives_back(here, sql)
-
-
-async def test_a_handler_that_will_not_end_is_abandoned_and_the_lease_is_not_released(here, sql):
-    await fill(sql, 1)
-    let_go = asyncio.Event()
-
-    async def ignores(_row):
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-
-    probe, stop = Probe(here, act=ignores), asyncio.Event()
-    claimer = here.claimer(probe, settings=replace(QUICK, let_go=seconds(0.3)))
-    running = asyncio.create_task(claimer.run(stop, here.ready))
-    await probe.until(lambda: probe.running)
-    running.cancel()
-    await asyncio.wait([running], timeout=5)
-
-    assert (claimer.receipt().given_back, claimer.receipt().abandoned) == (0, 1)
-    assert await sql.fetchval("SELECT count(*) FROM work WHERE state = 'running'") == 1
-    assert await sql.fetchval("SELECT count(*) FROM lease WHERE holder IS NOT NULL") == 1
-    let_go.set()
-    await probe.until(lambda: not probe.running)
 
 
 # --- what it tells ----------------------------------------------------------------------------------------------

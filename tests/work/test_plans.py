@@ -10,7 +10,7 @@ import pytest
 from postroad.work import store
 from work.bench import SCHEMA, put
 
-FUTURE, READY = 100_000, 100_000
+FUTURE, READY = 100_000, 30_000
 MODES = ("force_generic_plan", "force_custom_plan")
 
 
@@ -52,7 +52,7 @@ def nodes(plan):
 CASES = {
     "claim": ("'r1', 100, 'worker:a'", "work_ready", 2500),
     "claim_on": (
-        "'r1', 100, 'worker:a', '{0,1}', ARRAY[now() - interval '9 hours', '-infinity'], '{0,0}'", "work_ready", 2500,
+        "'r1', 100, 'worker:a', '{0,1}', ARRAY[now() - interval '2 hours', '-infinity'], '{0,0}'", "work_ready", 2500,
     ),
     "claim_suspect": ("'r1', 'worker:a'", "work_suspect", 60),
     "make_due": ("100", "work_scheduled", 60),
