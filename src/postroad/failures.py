@@ -254,7 +254,7 @@ def _lost(link: BaseException) -> bool:
     driver = type(link).__module__.partition(".")[0]
     kind = type(link).__name__
     if driver == "asyncpg" and kind == "InterfaceError":
-        return any(word in _message(link) for word in ("closed", "closing"))
+        return any(said in _message(link) for said in ("is closed", "is closing", "released back to the pool"))
     return driver in {"psycopg", "psycopg2"} and kind in {"OperationalError", "InterfaceError"}
 
 

@@ -40,6 +40,9 @@ _AWAY = (
 )
 
 
+_CLOSED = ("is closed", "is closing", "released back to the pool")  # InterfaceError is also for misuse
+
+
 @contextmanager
 def translated(url: str) -> Iterator[None]:
     """Turn what asyncpg raises when a database is away or refuses into our errors; others pass.
@@ -57,7 +60,7 @@ def translated(url: str) -> Iterator[None]:
         message = f"{masked(url)} cannot be reached ({type(error).__name__}); check that it runs and the URL is right"
         raise Unavailable("PR301", message) from error
     except asyncpg.InterfaceError as error:
-        if "closed" not in str(error) and "closing" not in str(error):
+        if not any(said in str(error) for said in _CLOSED):
             raise
         message = f"the connection to {masked(url)} was closed"
         raise Unavailable("PR301", message) from error
