@@ -1,0 +1,116 @@
+"""What happens to deliveries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from postroad.signals.catalog.base import Level, Signal
+
+
+class DeliveryResult(StrEnum):
+    """What became of a delivery (section "failure classes" of the documentation)."""
+
+    OK = "ok"
+    DUPLICATE = "duplicate"
+    DROP = "drop"
+    RETRY = "retry"
+    QUARANTINE = "quarantine"
+    GIVEN_BACK = "given_back"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesReceived(Signal):
+    """Deliveries arrived from the transport; `redelivered` of them carry the broker's flag."""
+
+    consumer: str
+    count: int
+    redelivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStarted(Signal):
+    """The author's handler is about to run, inside an open transaction."""
+
+    consumer: str
+    event_type: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesCommitted(Signal):
+    """The effects of `count` deliveries are committed; the broker does not know it yet."""
+
+    consumer: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettled(Signal):
+    """One delivery (from the broker or from `work`) reached its outcome."""
+
+    consumer: str
+    event_type: str
+    result: DeliveryResult
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesAcked(Signal):
+    """The transport was told that `count` deliveries are in safe hands."""
+
+    consumer: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryDelayed(Signal):
+    """A failed delivery waits in `work` for its next attempt."""
+
+    level: ClassVar[Level] = Level.WARNING
+    consumer: str
+    event_type: str
+    reason_class: str
+    error_type: str
+    attempt: int
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryQuarantined(Signal):
+    """A delivery is kept in quarantine until a person decides."""
+
+    level: ClassVar[Level] = Level.ERROR
+    consumer: str
+    event_type: str
+    reason_class: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntakePaused(Signal):
+    """A consumer takes nothing because something that it needs is away; nothing is charged."""
+
+    level: ClassVar[Level] = Level.WARNING
+    consumer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeResumed(Signal):
+    """A paused consumer takes deliveries again."""
+
+    level: ClassVar[Level] = Level.INFO
+    consumer: str
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unacked(Signal):
+    """How many deliveries a consumer holds that the broker still waits for."""
+
+    consumer: str
+    count: int

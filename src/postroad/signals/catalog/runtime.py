@@ -1,0 +1,93 @@
+"""What happens to the process and its services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from postroad.signals.catalog.base import Level, Signal
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStarted(Signal):
+    """A service of the App was started."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReady(Signal):
+    """A service reached (or left) the state in which it does its work."""
+
+    level: ClassVar[Level] = Level.INFO
+    service: str
+    ready: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFailed(Signal):
+    """A service ended without being told to; it is started again after `delay_seconds`."""
+
+    level: ClassVar[Level] = Level.ERROR
+    service: str
+    error_type: str
+    reason: str
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed(Signal):
+    """A task or thread ended with an error that nobody awaited."""
+
+    level: ClassVar[Level] = Level.ERROR
+    task: str
+    error_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsKept(Signal):
+    """Partitions were looked after: `days_ahead` stand; without `allowed` the database role may not make any."""
+
+    level: ClassVar[Level] = Level.INFO
+    made: int
+    days_ahead: int
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthServing(Signal):
+    """The health and metrics pages are served at this address."""
+
+    level: ClassVar[Level] = Level.INFO
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownBegan(Signal):
+    """The process was told to stop; `cause` is the signal's name or the reason."""
+
+    level: ClassVar[Level] = Level.INFO
+    cause: str
+    grace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownReceipt(Signal):
+    """The last word: what was finished, given back and abandoned, and how long it took."""
+
+    level: ClassVar[Level] = Level.INFO
+    finished: int
+    given_back: int
+    abandoned: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDropped(Signal):
+    """A publish was called and never awaited: nothing was staged."""
+
+    level: ClassVar[Level] = Level.ERROR
+    event_type: str

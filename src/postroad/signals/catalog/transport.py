@@ -1,0 +1,80 @@
+"""What happens between us and the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from postroad.signals.catalog.base import Level, Signal
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUp(Signal):
+    """A connection to the broker stands; `role` is publish or consume, `after_seconds` how long it was away."""
+
+    level: ClassVar[Level] = Level.INFO
+    role: str
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionDown(Signal):
+    """A connection to the broker was lost or could not be made."""
+
+    level: ClassVar[Level] = Level.WARNING
+    role: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBlocked(Signal):
+    """The broker blocked (or unblocked) the connection because of an alarm."""
+
+    level: ClassVar[Level] = Level.WARNING
+    role: str
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelClosed(Signal):
+    """The broker closed a channel; `code` is the AMQP reply code."""
+
+    level: ClassVar[Level] = Level.WARNING
+    role: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSubscribed(Signal):
+    """The broker confirmed our consumer on its queue."""
+
+    level: ClassVar[Level] = Level.INFO
+    consumer: str
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGone(Signal):
+    """Our consumer no longer stands on its queue; `cause` is broker, channel_closed, connection or stopped."""
+
+    level: ClassVar[Level] = Level.WARNING
+    consumer: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaleAcks(Signal):
+    """Acks for a channel that died were dropped; the inbox decides when the broker delivers again."""
+
+    consumer: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyMismatch(Signal):
+    """What is declared and what the broker has differ, by kind of thing."""
+
+    level: ClassVar[Level] = Level.ERROR
+    kind: str
+    count: int
