@@ -26,11 +26,25 @@ T = TypeVar("T")
 
 
 class PooledConnection(_DriverConnection):
-    """A connection of our pool: one on which a commit that PostgreSQL turned into a rollback is an error.
+    """A connection of our pool: it is cleaned after strangers only, and a commit that rolled back is an error on it.
+
+    Handlers may leave settings, cursors and locks on a session, so that it is reset before its next use: a round
+    trip. Our own statements leave nothing, and are not followed by one.
 
     When an error inside a transaction is caught and not answered by a savepoint, ``COMMIT`` succeeds and commits
     nothing: only its tag says so, which asyncpg does not look at. An ack after that would lose the message.
     """
+
+    _lent = True
+
+    def lend(self, *, to_strangers: bool) -> None:
+        """Say who uses it until it goes back to the pool."""
+        self._lent = to_strangers
+
+    @override
+    def get_reset_query(self) -> str:
+        """See asyncpg."""
+        return super().get_reset_query() if self._lent else ""
 
     @override
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:

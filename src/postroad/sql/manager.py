@@ -138,16 +138,19 @@ class Manager:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
-        """Lend a connection, outside any transaction."""
+        """Lend a connection for statements of ours, outside any transaction."""
         with translated(self._url):
             async with self._pool.acquire() as connection:
+                _lend(connection, to_strangers=False)
                 yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
-        """Lend a connection inside a READ COMMITTED transaction: leaving commits, an error rolls back."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            yield connection
+        """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back."""
+        async with self._pool.acquire() as connection:
+            _lend(connection, to_strangers=True)
+            async with connection.transaction():
+                yield connection
 
     async def fetch(self, statement: Statement) -> Rows:
         """Run one statement in a transaction of its own: one round trip."""
@@ -156,9 +159,8 @@ class Manager:
 
     async def run(self, pipeline: Pipeline[T]) -> T:
         """Run `pipeline` in a transaction of its own."""
-        with translated(self._url):
-            async with self.transaction() as connection:
-                return await drive(pipeline, AsyncpgHand(connection))
+        async with self.connection() as connection, connection.transaction():
+            return await drive(pipeline, AsyncpgHand(connection))
 
     async def answers(self, *, within_seconds: float = 2.0) -> bool:
         """Whether the database answers ``SELECT 1`` in time; never raises for its absence."""
@@ -168,3 +170,7 @@ class Manager:
         except (Unavailable, TimeoutError):
             return False
         return True
+
+
+def _lend(connection: PoolConnectionProxy[asyncpg.Record], *, to_strangers: bool) -> None:
+    connection.lend(to_strangers=to_strangers)  # type: ignore[attr-defined] # the proxy forwards it
