@@ -104,7 +104,9 @@ class Running:
 def fetch(port: int, path: str, *, method: str = "GET") -> tuple[int, str]:
     """The status and body of one of the health pages."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=5) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=5
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -71,7 +71,7 @@ def verify(reference: Reference, *, json: show.AsJson = False) -> None:
         show.document({"differences": differences, "note": NOT_CHECKED})
     else:
         for one in lacking:
-            show.line(str(one))
+            show.line(one.line)
         if not lacking:
             show.line("every exchange and queue exists")
         sys.stderr.write(f"{NOT_CHECKED}\n")

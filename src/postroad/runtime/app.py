@@ -13,6 +13,8 @@ from typing_extensions import override
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import Attempts, ConsumerService, Retries
 from postroad.errors import PostroadError, TopologyError, UsageError
+from postroad.events import Subscribers
+from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.settings import DispatchSettings
 from postroad.runtime.declarations import Declarations, check_background
 from postroad.runtime.exits import Exit
@@ -168,6 +170,7 @@ class Wires:
         self._declared = declarations
         self._backgrounds = dict(backgrounds)
         self._attempts: list[Attempts] = []
+        self._dispatch: Dispatcher | None = None
 
     def road(self, process: Process) -> AmqpTransport | None:
         """See `Wiring.road`."""
@@ -192,7 +195,9 @@ class Wires:
             return
         lacking = await road.verify(topology)
         if lacking:
-            raise TopologyError("PR205", "; ".join(map(str, lacking)))
+            names = ", ".join(f"{one.kind} {one.name!r}" for one in lacking)
+            remedy = "run `postroad topology apply MODULE:APP` in the deploy, or set POSTROAD_TOPOLOGY=apply"
+            raise TopologyError("PR205", f"the broker lacks {names}; {remedy}")
 
     def services(self, ground: Ground) -> list[tuple[Service, bool]]:
         """See `Wiring.services`."""
@@ -202,9 +207,10 @@ class Wires:
             *((BackgroundService(name, function), False) for name, function in self._backgrounds.items()),
         ]
 
-    def running(self) -> int:
-        """See `Wiring.running`."""
-        return sum(len(attempts.running) for attempts in self._attempts)
+    def receipt(self) -> tuple[int, int, int]:
+        """See `Wiring.receipt`."""
+        finished, given_back, abandoned = (0, 0, 0) if self._dispatch is None else self._dispatch.receipt()
+        return finished, given_back, abandoned + sum(len(attempts.running) for attempts in self._attempts)
 
     def _road_services(self, ground: Ground, database: Database) -> list[Service]:
         settings = ground.settings
@@ -256,15 +262,15 @@ class Wires:
         )  # fmt: skip
 
     def _dispatcher(self, ground: Ground, database: Database) -> Service:
-        from postroad.outbox.dispatcher import Dispatcher
-
         assert ground.transport is not None
-        settings = ground.settings
-        return Dispatcher(
-            database.manager, database.keeper, ground.transport.publisher(), schema=settings.schema,
-            producers=self._declared.producers, settings=DispatchSettings(shard_ttl=settings.shard_lease),
-            clock=ground.clock, signals=ground.signals, owner=ground.tasks,
+        events = [event for producer in self._declared.producers for event in producer.events]
+        self._dispatch = Dispatcher(
+            database.manager, database.keeper, ground.transport.publisher(), owner=ground.tasks,
+            signals=ground.signals, clock=ground.clock, chance=ground.chance,
+            settings=DispatchSettings(shard_ttl=ground.settings.shard_lease),
+            optional=[event.routing_key for event in events if event.subscribers is Subscribers.OPTIONAL],
         )  # fmt: skip
+        return self._dispatch
 
     def _consumes(self, settings: Settings) -> bool:
         return Role.CONSUME in settings.roles and bool(self._declared.consumers)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-RESERVED: Final = frozenset({"dispatch", "transport", "work", "maintain", "health", "keeper", "main", "pulse"})
+RESERVED: Final = frozenset({"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse"})
 _ARGUMENTS: Final = 2
 
 

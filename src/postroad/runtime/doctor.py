@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import PostroadError
-from postroad.runtime.operations import admin_transport, connected
+from postroad.runtime.operations import admin_transport, connected, refuse_pooler
 from postroad.sql import migrations, queries
 from postroad.sql.partitions import days_ahead
 from postroad.transport.amqp import NOT_CHECKED
@@ -59,7 +59,7 @@ async def examine_database(settings: Settings) -> list[Finding]:
     """
     found: list[Finding] = []
     try:
-        async with connected(settings.database_url) as connection:
+        async with connected(settings) as connection:
             found.append(Finding("database", Judgement.OK, "reachable"))
             for look in (_server, _schema, _rights, _partitions):
                 more = await look(connection, settings)
@@ -94,7 +94,7 @@ async def examine_broker(settings: Settings, topology: Topology | None) -> list[
     if not lacking:
         return [reached, Finding("topology", Judgement.OK, "exchanges and queues exist"), _UNSEEN]
     remedy = "the process does not start, events stay in the outbox; run `postroad topology apply`"
-    return [reached, *(Finding("topology", Judgement.PROBLEM, str(one), remedy) for one in lacking), _UNSEEN]
+    return [reached, *(Finding("topology", Judgement.PROBLEM, one.line, remedy) for one in lacking), _UNSEEN]
 
 
 def examine_settings(settings: Settings) -> list[Finding]:
@@ -152,13 +152,8 @@ async def _partitions(connection: Connection, settings: Settings) -> list[Findin
 
 async def _direct(settings: Settings) -> Finding:
     async def look() -> str:
-        async with connected(settings.direct_url) as connection:
-            seen = {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(2)}
-        return "reachable" if len(seen) == 1 else ""
+        await refuse_pooler(settings)
+        return "reachable, without a transaction pooler"
 
     lost = "leases cannot be renewed, so nothing is dispatched or retried; correct POSTROAD_DIRECT_URL"
-    found = await ask("direct connection", look, lost=lost)
-    if found.found:
-        return found
-    remedy = "leases would be renewed on changing backends; give the database's own host in POSTROAD_DIRECT_URL"
-    return Finding("direct connection", Judgement.PROBLEM, "a transaction pooler answers", remedy)
+    return await ask("direct connection", look, lost=lost)

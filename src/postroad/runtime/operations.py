@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import AccessRefused
+from postroad.errors import AccessRefused, SettingsError, Unavailable
 from postroad.runtime.executor import Tasks
 from postroad.runtime.settings import Need, Settings, read_settings
 from postroad.signals import Signals
@@ -52,15 +52,16 @@ def database_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Connection]:
-    """A connection of its own; what the driver raises for absence, refusal and rights comes out as our errors.
+async def connected(settings: Settings, *, direct: bool = False) -> AsyncIterator[Connection]:
+    """A connection of its own, past any pooler if `direct`; what the driver raises comes out as our errors.
 
     Raises:
         AccessRefused: wrong password, role or database name, or a right is missing.
         Unavailable: it cannot be reached within ten seconds, or was lost.
     """
-    with translated(url), rights(url):
-        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS)
+    url = settings.direct_url if direct else settings.database_url
+    with blamed(settings, url):
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
         try:
             yield connection
         finally:
@@ -68,17 +69,44 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 
 
 @contextmanager
-def rights(url: str) -> Iterator[None]:
-    """Turn a right that is missing into our error.
+def blamed(settings: Settings, url: str) -> Iterator[None]:
+    """Turn what goes wrong with the database at `url` into our errors, which name the setting that it came from.
 
     Raises:
-        AccessRefused: the role of `url` may not do what the block did.
+        AccessRefused: the server refuses, or the role lacks a right.
+        Unavailable: it cannot be reached, or the connection was lost.
+        UsageError: the URL cannot be read.
     """
+    variable = "POSTROAD_DATABASE_URL" if url == settings.database_url else "POSTROAD_DIRECT_URL"
     try:
-        yield
+        with translated(url):
+            yield
+    except (AccessRefused, Unavailable) as error:
+        text = str(error).removesuffix(f" [{error.code}]")
+        if variable in text:
+            raise
+        raise type(error)(error.code, f"{variable}: {text}") from error
     except asyncpg.InsufficientPrivilegeError as error:
-        message = f"{masked(url)}: the role lacks rights; give them by `postroad migrate --runtime-role ROLE` as owner"
+        message = f"{variable}: the role lacks rights; give them by `postroad migrate --runtime-role ROLE` as the owner"
         raise AccessRefused("PR303", message) from error
+    except (ValueError, asyncpg.ClientConfigurationError) as error:
+        message = f"{variable} cannot be read; it looks like postgresql://user:password@host:5432/name"
+        raise SettingsError("PR201", message) from error
+
+
+async def refuse_pooler(settings: Settings) -> None:
+    """Prove that the direct URL reaches one backend: heartbeats and session locks need a connection of their own.
+
+    Raises:
+        AccessRefused: the server refuses.
+        SettingsError: a transaction pooler answers there.
+        Unavailable: it cannot be reached.
+    """
+    async with connected(settings, direct=True) as connection:
+        seen = {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(2)}
+    if len(seen) > 1:
+        message = "POSTROAD_DIRECT_URL leads through a transaction pooler; give the database's own host and port"
+        raise SettingsError("PR201", message)
 
 
 async def migrate(settings: Settings, *, roles: Roles) -> Sequence[int]:
@@ -89,14 +117,15 @@ async def migrate(settings: Settings, *, roles: Roles) -> Sequence[int]:
         SchemaError: the schema is newer than this release, or a step was edited.
         Unavailable: the database is away, or a lock was not to be had; nothing was changed.
     """
-    try:
-        return await migrations.migrate(settings.direct_url, schema=settings.schema, roles=roles)
-    except asyncpg.InsufficientPrivilegeError as error:
-        message = f"{masked(settings.direct_url)}: the role may not create or alter; migrate as the schema's owner"
-        raise AccessRefused("PR303", message) from error
-    except asyncpg.UndefinedObjectError as error:
-        message = f"{masked(settings.direct_url)}: a role to grant to does not exist; create it, or leave it out"
-        raise AccessRefused("PR303", message) from error
+    with blamed(settings, settings.direct_url):
+        try:
+            return await migrations.migrate(settings.direct_url, schema=settings.schema, roles=roles)
+        except asyncpg.InsufficientPrivilegeError as error:
+            message = f"{masked(settings.direct_url)}: the role may not create or alter; migrate as the schema's owner"
+            raise AccessRefused("PR303", message) from error
+        except asyncpg.UndefinedObjectError as error:
+            message = "a role to grant to does not exist; create it, or correct --runtime-role and --author-role"
+            raise AccessRefused("PR303", message) from error
 
 
 async def maintain(settings: Settings) -> Maintained:
@@ -107,7 +136,7 @@ async def maintain(settings: Settings) -> Maintained:
         SchemaError: the schema does not serve this release.
         Unavailable: the database is away.
     """
-    async with connected(settings.direct_url) as connection:
+    async with connected(settings, direct=True) as connection:
         await migrations.check(connection, schema=settings.schema)
         done = await make_ahead(connection, schema=settings.schema)
         ahead = await days_ahead(connection, schema=settings.schema)
@@ -122,7 +151,7 @@ async def quarantined(settings: Settings, *, queue: str | None = None, limit: in
         SchemaError: the schema does not serve this release.
         Unavailable: the database is away.
     """
-    async with connected(settings.database_url) as connection:
+    async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
         pipeline = list_quarantine(settings.schema, queue=queue, limit=limit)
         return await drive(pipeline, AsyncpgHand(connection))

@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-import asyncpg
-
 from postroad.clock import seconds
-from postroad.errors import AccessRefused, PostroadError, SettingsError, Unavailable
+from postroad.errors import AccessRefused, PostroadError, Unavailable
 from postroad.leases import Keeper
 from postroad.retry import full_jitter
 from postroad.runtime.executor import LoopFactory, Tasks, safe_reason, stray_handler
 from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
-from postroad.runtime.operations import rights
+from postroad.runtime.operations import blamed, refuse_pooler
 from postroad.runtime.resources import Lifespan, Resources, living
 from postroad.runtime.shutdown import Tally, Told, close_ground, receipt, wind_down
 from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signals, Sink
 from postroad.signals.catalog import TaskFailed
 from postroad.sql import migrations
-from postroad.sql.manager import Manager, masked, translated
+from postroad.sql.manager import Manager, masked
 from postroad.transport.base import Transport
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    import asyncpg
 
     from postroad.clock import Clock
     from postroad.owner import Service
@@ -93,8 +93,8 @@ class Wiring(Protocol):
         """The services to run, in order, each with whether it is essential."""
         ...
 
-    def running(self) -> int:
-        """How many of the author's handlers run at this moment; safe from any thread."""
+    def receipt(self) -> tuple[int, int, int]:
+        """What was finished and given back since the stop, besides deliveries and rows of work, and what still runs."""
         ...
 
 
@@ -222,7 +222,7 @@ class Process:
 
     def emit_receipt(self) -> ShutdownReceipt:
         """Tell the last word: also when the process is about to be ended by force."""
-        last = receipt(self._tally, abandoned=self._wiring.running(), told=self.told)
+        last = receipt(self._tally, self._wiring.receipt(), told=self.told)
         self.signals.emit(last)
         return last
 
@@ -253,16 +253,17 @@ class Process:
 
     async def _open_database(self) -> Database:
         settings = self.settings
-        self._manager = await self._patient(lambda within: _opened(settings, within))
-        with rights(settings.database_url):
+        with blamed(settings, settings.database_url):
+            self._manager = await self._patient(lambda within: _opened(settings, within))
             async with self._manager.connection() as connection:
                 await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
-        await _refuse_pooler(settings.direct_url)
-        keeper = Keeper(
-            settings.direct_url, schema=settings.schema, holder=self.holder, clock=self.clock, signals=self.signals,
-            owner=self.tasks,
-        )  # fmt: skip
-        await keeper.start()
+        with blamed(settings, settings.direct_url):
+            await refuse_pooler(settings)
+            keeper = Keeper(
+                settings.direct_url, schema=settings.schema, holder=self.holder, clock=self.clock,
+                signals=self.signals, owner=self.tasks,
+            )  # fmt: skip
+            await keeper.start()
         self._keeper = keeper
         return Database(self._manager, keeper)
 
@@ -297,16 +298,3 @@ async def _opened(settings: Settings, within: timedelta) -> Manager:
             f"{masked(settings.database_url)} does not answer; check that it runs and POSTROAD_DATABASE_URL is right"
         )
         raise Unavailable("PR301", message) from None
-
-
-async def _refuse_pooler(url: str) -> None:
-    """Refuse a transaction pooler where heartbeats need a connection of their own."""
-    with translated(url):
-        connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
-        try:
-            seen = {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(2)}
-        finally:
-            await connection.close(timeout=5)
-    if len(seen) > 1:
-        message = "POSTROAD_DIRECT_URL leads through a transaction pooler; give the database's own host and port"
-        raise SettingsError("PR201", message)

@@ -140,9 +140,10 @@ async def close_ground(supervisor: Supervisor, *, told: Told) -> list[str]:
     return supervisor.holding(Tier.GROUND)
 
 
-def receipt(tally: Tally, *, abandoned: int, told: Told) -> ShutdownReceipt:
-    """The last word of a process."""
-    return ShutdownReceipt(tally.finished, tally.given_back, abandoned, told.elapsed)
+def receipt(tally: Tally, more: tuple[int, int, int], *, told: Told) -> ShutdownReceipt:
+    """The last word of a process: what was counted here, and `more` that services counted themselves."""
+    finished, given_back, abandoned = more
+    return ShutdownReceipt(tally.finished + finished, tally.given_back + given_back, abandoned, told.elapsed)
 
 
 async def _ended(supervisor: Supervisor, tier: Tier, *, told: Told, part: float, hurried: float | None = None) -> None:
