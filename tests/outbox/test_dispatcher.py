@@ -6,9 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 
 import asyncpg
-from dispatching import an_event
-from support import until
 
+from dispatching import an_event
 from postroad.clock import seconds
 from postroad.outbox import store
 from postroad.outbox.store import QUERIES
@@ -23,6 +22,7 @@ from postroad.signals.catalog import (
 )
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.transport.base import Settled, Settlement
+from support import until
 
 
 async def waiting(connection) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dispatching import an_event
 from hypothesis import given
 from hypothesis import strategies as st
-from support import until
 
+from dispatching import an_event
 from postroad.outbox.shards import SHARDS, fair_share, lease_name, shard_of, surplus
+from support import until
 
 shards = st.frozensets(st.integers(0, SHARDS - 1))
 

@@ -32,13 +32,17 @@ def confirm(*places: int) -> list[Settled]:
 
 
 def test_a_route_says_type_version_and_owner():
-    assert DEPARTED == Route("flights.flight.departed.v2", "flights.flight.departed", 2, "flights")
+    assert Route("flights.flight.departed.v2", "flights.flight.departed", 2, "flights") == DEPARTED
     assert route("odd") == Route("odd", "odd", 0, "odd")
 
 
 def test_a_publish_carries_the_stored_bytes_and_says_which_attempt_it_is_from_the_second_on():
     first, again = flight(1).outgoing, flight(1, attempts=2).outgoing
-    assert (first.exchange, first.routing_key, first.app_id) == ("flights.events", "flights.flight.departed.v2", "flights")
+    assert (first.exchange, first.routing_key, first.app_id) == (
+        "flights.events",
+        "flights.flight.departed.v2",
+        "flights",
+    )
     assert first.headers == {}
     assert again.headers == {"postroad-attempt": 2}
 
