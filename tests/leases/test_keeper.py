@@ -11,7 +11,9 @@ import pytest
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.errors import AccessRefused, LeaseLost, Unavailable, UsageError
-from postroad.leases import Keeper, advance
+from postroad.leases import Keeper, Lease, advance
+from postroad.leases.heart import Heart
+from postroad.leases.store import QUERIES
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
 from postroad.signals.catalog import LeaseAcquired, LeaseGone, LeaseReleased, LeasesRenewed, LossReason, TaskFailed
@@ -117,21 +119,39 @@ async def test_a_lease_that_ran_out_is_never_revived_though_nobody_else_wants_it
     assert one.ear.all(LeaseGone, reason=LossReason.EXPIRED)
 
 
-@pytest.mark.parametrize("query", ["renew"])
-async def test_the_database_too_refuses_to_renew_what_ran_out(start, runtime_url, row, query) -> None:
-    """The keeper would not ask; this is the second wall, for a pause between its look at the clock and its renewal."""
-    from postroad.leases import store
-
-    one = await start()
+async def pause_past_the_end(one, row) -> Lease:
     lease = await one.keeper.acquire("shard:01", ttl=SHORT, on_lost=one.hear_lost)
     assert lease is not None
-    connection = await asyncpg.connect(runtime_url)
     with one.paused():
         while (await row("shard:01"))["alive"]:
             pass
-        statement = store.renew("postroad", [lease])
-        assert await connection.fetch(statement.text, *statement.args) == []
-    await connection.close()
+    return lease
+
+
+async def test_the_database_too_refuses_to_renew_what_ran_out(start, row, until, monkeypatch) -> None:
+    """The second wall, for a pause between the keeper's look at the clock and its renewal: here it never looks."""
+    monkeypatch.setattr(Heart, "_expire", lambda _heart: None)
+    one = await start()
+    lease = await pause_past_the_end(one, row)
+    await until(lambda: one.lost)
+    assert one.lost == [lease]
+    assert not (await row("shard:01"))["alive"]
+    await one.ear.wait(LeaseGone, reason=LossReason.EXPIRED)
+    assert one.ear.all(LeasesRenewed, result="lost")
+
+
+@pytest.mark.sabotage
+async def test_without_both_walls_a_lease_that_ran_out_comes_to_life_again(start, row, monkeypatch) -> None:
+    monkeypatch.setattr(Heart, "_expire", lambda _heart: None)
+    reviving = QUERIES._texts["renew"].replace("AND lease.expires_at > clock_timestamp()", "")
+    assert reviving != QUERIES._texts["renew"]
+    monkeypatch.setattr(QUERIES, "_texts", {**QUERIES._texts, "renew": reviving})
+    monkeypatch.setattr(QUERIES, "_rendered", {})
+    one = await start()
+    await pause_past_the_end(one, row)
+    while not (await row("shard:01"))["alive"]:
+        pass
+    assert one.lost == []
 
 
 async def test_a_lease_that_another_took_is_lost_at_the_next_renewal_though_trust_remains(

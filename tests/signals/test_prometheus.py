@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -126,6 +128,17 @@ def test_the_table_is_all_there_is(meter) -> None:
     assert {name.removesuffix("_total") for name, *_ in TABLE} == {
         name for name in exposed if not name.endswith("_created")
     }
+
+
+def test_the_documentation_lists_the_same_metrics_and_labels() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "signals.md").read_text("utf-8")
+    rows = {
+        match["name"]: match["labels"]
+        for match in re.finditer(r"^\| `(?P<name>\w+)`[^|]*\|[^|]*\|(?P<labels>[^|]*)\|", page, re.MULTILINE)
+    }
+    assert rows.keys() == {name for name, *_ in TABLE}
+    for name, labels, *_ in TABLE:
+        assert all(re.search(rf"\b{label}\b", rows[name]) for label in labels), name
 
 
 def test_an_event_type_that_nobody_declared_is_other() -> None:

@@ -96,6 +96,8 @@ class Heart:
     ) -> list[Lease]:
         """See `Keeper.acquire_many`."""
         free = [name for name in names if name not in self._held]
+        if not free:
+            return []
         sent = self._clock.monotonic()
         statement = store.acquire(self._schema, free, holder=self._holder, ttl=ttl)
         rows = await self._line.fetch(statement, patience=self._patience(ttl))
