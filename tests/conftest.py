@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 
 from devservers import VARIABLES, end, shared
 from postroad.errors import UsageError
@@ -23,6 +24,11 @@ from postroad.testing.servers import Postgres, PostgresServer, Rabbit, RabbitAdd
 
 RUNTIME, AUTHOR = "pr_runtime", "pr_author"
 _SHARED = "POSTROAD_TEST_SHARED"  # "folder:process", from the first process of a run to its xdist workers.
+
+
+# Examples wait for a busy machine like all else: the time limit is the test's.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 
 def pytest_configure(config: pytest.Config) -> None:
