@@ -245,8 +245,8 @@ def refused(exit_code: Exit, *words: str, arguments: tuple[str, ...] = ("orders:
 
 def test_every_wrong_setting_is_named_at_once() -> None:
     refused(
-        Exit.SETTINGS, "POSTROAD_DATABASE_URL is not set", "POSTROAD_BROKER_URL is not set", "POSTROAD_POOL_SIZE is 'x'",
-        "did you mean POSTROAD_GRACE_SECONDS?", "PR201",
+        Exit.SETTINGS, "POSTROAD_DATABASE_URL is not set", "POSTROAD_BROKER_URL is not set",
+        "POSTROAD_POOL_SIZE is 'x'", "did you mean POSTROAD_GRACE_SECONDS?", "PR201",
         POSTROAD_POOL_SIZE="x", POSTROAD_GRACE_SECOND="3",
     )  # fmt: skip
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from postroad.clock import SYSTEM_CLOCK, ManualClock, seconds
-from postroad.owner import Readiness
 from postroad.runtime.executor import Tasks
 from postroad.runtime.shutdown import FINISH, GIVE_UP, Tally, Told, close_ground, receipt, wind_down
 from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signal, Signals
 from postroad.signals.catalog import DeliveryResult, DeliverySettled, ShutdownBegan, WorkSettled
+
+if TYPE_CHECKING:
+    from postroad.owner import Readiness
 
 
 def test_the_first_word_begins_the_grace_and_the_second_ends_it_early() -> None:

@@ -48,7 +48,7 @@ async def works(stop: asyncio.Event, ready: Readiness) -> None:
 async def end(supervisor: Supervisor, tier: Tier = Tier.WORK) -> None:
     supervisor.tell(tier)
     async with asyncio.timeout(5):
-        while supervisor.running(tier):
+        while supervisor.running(tier):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -115,7 +115,7 @@ async def test_anything_else_is_not_fatal(supervisor: Supervisor, heard: list[Si
     supervisor.start(Made("x", fails), essential=case != "not essential")
     async with asyncio.timeout(5):
         await failed.wait()
-        while not any(isinstance(signal, ServiceFailed) for signal in heard):
+        while not any(isinstance(signal, ServiceFailed) for signal in heard):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await supervisor.wait_ready()
     assert not supervisor.fatal.done()

@@ -17,7 +17,7 @@ from postroad.runtime.settings import Need, Settings, read_settings
 from postroad.signals import Signals
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
-from postroad.sql.manager import masked, translated
+from postroad.sql.manager import translated
 from postroad.sql.partitions import days_ahead, make_ahead
 from postroad.transport.amqp import AmqpTransport
 from postroad.work import Kept, list_quarantine
@@ -118,14 +118,7 @@ async def migrate(settings: Settings, *, roles: Roles) -> Sequence[int]:
         Unavailable: the database is away, or a lock was not to be had; nothing was changed.
     """
     with blamed(settings, settings.direct_url):
-        try:
-            return await migrations.migrate(settings.direct_url, schema=settings.schema, roles=roles)
-        except asyncpg.InsufficientPrivilegeError as error:
-            message = f"{masked(settings.direct_url)}: the role may not create or alter; migrate as the schema's owner"
-            raise AccessRefused("PR303", message) from error
-        except asyncpg.UndefinedObjectError as error:
-            message = "a role to grant to does not exist; create it, or correct --runtime-role and --author-role"
-            raise AccessRefused("PR303", message) from error
+        return await migrations.migrate(settings.direct_url, schema=settings.schema, roles=roles)
 
 
 async def maintain(settings: Settings) -> Maintained:

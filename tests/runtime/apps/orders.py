@@ -6,14 +6,16 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 from postroad.consume import Delivery, consumer
 from postroad.events import Producer
-from postroad.owner import Readiness
 from postroad.runtime.app import App
+
+if TYPE_CHECKING:
+    from postroad.owner import Readiness
 
 MODE = os.environ.get("ORDERS_MODE", "")
 orders = Producer("orders")

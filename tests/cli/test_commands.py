@@ -1,0 +1,246 @@
+"""The commands: what they print, as text and as one JSON document, and how they end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from postroad.runtime.exits import Exit
+from postroad.testing.servers import Postgres, free_port
+from runtime.processes import environment, postroad
+
+
+def document(done: subprocess.CompletedProcess[str], code: int = 0) -> Any:
+    """The one JSON document on standard output."""
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: Exit, *words: str) -> None:
+    """One line on standard error, nothing on standard output."""
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("postroad: ")
+    for word in words:
+        assert word in done.stderr
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+def test_the_version() -> None:
+    done = postroad("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, "0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only"]),
+        (("quarantine",), ["dead letters", "poison"]), (("dlq", "list"), ["dead letters"]),
+        (("migrate",), ["--sql", "--runtime-role"]), (("maintain",), ["partitions"]), 
+        (("doctor",), ["changes nothing"]),
+        (("topology",), ["apply", "verify", "show"]), (("catalog",), ["show"]), (("demo",), ["--csv", "--chaos"]),
+    ],
+)  # fmt: skip
+def test_help_speaks_the_words_of_the_field(arguments: tuple[str, ...], words: list[str]) -> None:
+    done = postroad(*arguments, "--help")
+    assert done.returncode == 0
+    text = " ".join(done.stdout.replace("│", " ").split())
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fly",), ["fly", "--help"]), (("run",), ["MODULE:APP"]), (("migrate", "--no"), ["--no"]),
+        (("quarantine", "list", "--limit", "x"), ["--limit"]), (("topology", "show", "a:b", "c"), ["c"]),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], words: list[str]) -> None:
+    one_line(postroad(*arguments), Exit.USAGE, *words)
+
+
+def test_the_command_line_imports_neither_drivers_nor_servers_before_it_needs_them() -> None:
+    heavy = "{'asyncpg', 'pika', 'uvloop', 'postroad.demo.command', 'postroad.runtime.app'}"
+    code = f"import sys, postroad.cli.commands as c; c.build(); print(sorted(set(sys.modules) & {heavy}))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_internal_error_is_one_line_and_its_traceback_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; from postroad.runtime import operations; import postroad.cli as cli\n"
+        "def broken(): raise ValueError('secret')\n"
+        "operations.database_settings = broken; sys.argv = ['postroad', 'maintain']; cli.main()"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, env=environment(), capture_output=True, text=True, check=False)
+    one_line(done, Exit.INTERNAL, "internal error", "ValueError", "POSTROAD_DEBUG=1")
+    assert "secret" not in done.stderr
+    done = subprocess.run(run, env=environment(POSTROAD_DEBUG="1"), capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.INTERNAL
+    assert "Traceback" in done.stderr
+
+
+# --- the schema -----------------------------------------------------------------------------------------------------
+
+
+def test_migrate_says_what_it_applied_and_is_safe_to_repeat(empty_database: str) -> None:
+    given = {"POSTROAD_DATABASE_URL": empty_database, "POSTROAD_SCHEMA": "road"}
+    assert document(postroad("migrate", "--json", **given)) == {"schema": "road", "applied": [1]}
+    assert document(postroad("migrate", "--json", **given)) == {"schema": "road", "applied": []}
+    assert postroad("migrate", **given).stdout == "schema road: up to date\n"
+
+
+def test_migrate_prints_sql_that_does_the_same(postgres: Postgres, empty_database: str, runtime_url: str) -> None:
+    done = postroad("migrate", "--sql", POSTROAD_RUNTIME_ROLE="pr_runtime", POSTROAD_AUTHOR_ROLE="pr_author")
+    assert done.returncode == 0
+    name = empty_database.rpartition("/")[2]
+    postgres.execute(done.stdout, database=name)
+    url = postgres.url(name, "pr_runtime")
+    findings = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=url))["findings"]
+    assert {one["check"]: one["judgement"] for one in findings}["rights"] == "ok"
+
+
+def test_migrate_as_a_role_that_may_not_is_one_line(postgres: Postgres, empty_database: str, author_url: str) -> None:
+    url = postgres.url(empty_database.rpartition("/")[2], "pr_author")
+    one_line(postroad("migrate", POSTROAD_DATABASE_URL=url), Exit.REFUSED, "owns", "PR303")
+
+
+def test_migrate_for_a_role_that_does_not_exist_is_one_line(empty_database: str) -> None:
+    done = postroad("migrate", "--runtime-role", "nobody_here", POSTROAD_DATABASE_URL=empty_database)
+    one_line(done, Exit.USAGE, "nobody_here", "create it")
+
+
+def test_maintain_makes_partitions_ahead(database: str) -> None:
+    done = document(postroad("maintain", "--json", POSTROAD_DATABASE_URL=database))
+    assert done["days_ahead"] >= 14
+    assert document(postroad("maintain", "--json", POSTROAD_DATABASE_URL=database))["made"] == 0
+
+
+@pytest.mark.parametrize("command", [("maintain",), ("quarantine", "list"), ("migrate",)])
+def test_settings_that_are_missing_are_one_line(command: tuple[str, ...]) -> None:
+    one_line(postroad(*command), Exit.SETTINGS, "POSTROAD_DATABASE_URL", "PR201")
+
+
+@pytest.mark.parametrize("command", [("maintain",), ("quarantine", "list"), ("migrate",)])
+def test_a_database_that_is_away_is_one_line(command: tuple[str, ...]) -> None:
+    url = f"postgresql://u:hush@127.0.0.1:{free_port()}/x"
+    done = postroad(*command, POSTROAD_DATABASE_URL=url)
+    one_line(done, Exit.UNAVAILABLE, "POSTROAD_DATABASE_URL", "PR301")
+    assert "hush" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("maintain",), ("quarantine", "list")])
+def test_a_schema_that_is_missing_is_one_line(command: tuple[str, ...], empty_database: str) -> None:
+    one_line(postroad(*command, POSTROAD_DATABASE_URL=empty_database), Exit.SCHEMA, "postroad migrate", "PR202")
+
+
+# --- quarantine -----------------------------------------------------------------------------------------------------
+
+
+def test_the_quarantine_is_listed_without_bodies(postgres: Postgres, database: str, runtime_url: str) -> None:
+    postgres.execute(
+        "INSERT INTO postroad.quarantine (kind, queue, key, digest, class, code, fingerprint, error_type, reason,"
+        " event_type, body, content_type) SELECT 'delivery', q, k, '\\x00', 'quarantine', 'PR505', 'f', 'E', 'no fit [x]',"
+        " 'a.b.c', 'hush', 'application/json' FROM (VALUES ('one', 'k1'), ('one', 'k2'), ('two', 'k3')) AS v (q, k)",
+        database=database.rpartition("/")[2],
+    )
+    given = {"POSTROAD_DATABASE_URL": runtime_url}
+    rows = document(postroad("quarantine", "list", "--json", **given))
+    assert {(row["queue"], row["key"]) for row in rows} == {("one", "k1"), ("one", "k2"), ("two", "k3")}
+    assert all(row["code"] == "PR505" and row["size"] == 4 for row in rows)
+    assert "hush" not in json.dumps(rows)
+    assert len(document(postroad("dlq", "list", "--json", "--queue", "one", "--limit", "1", **given))) == 1
+    assert document(postroad("dlq", "list", "--json", "--queue", "none", **given)) == []
+    shown = postroad("quarantine", "list", **given)
+    assert "3 in quarantine" in shown.stdout
+    assert "hush" not in shown.stdout
+
+
+# --- topology and catalog -------------------------------------------------------------------------------------------
+
+
+def test_the_topology_is_shown_without_a_broker() -> None:
+    shown = document(postroad("topology", "show", "orders:app", "--json"))
+    assert {queue["name"] for queue in shown["queues"]} == {"orders.book", "orders.book.dlq"}
+    assert "| " in postroad("topology", "show", "orders:app", "--markdown").stdout
+    assert "orders.events" in postroad("topology", "show", "orders:app").stdout
+
+
+def test_the_topology_is_applied_and_verified(vhost: str) -> None:
+    given = {"POSTROAD_BROKER_URL": vhost}
+    lacking = document(postroad("topology", "verify", "orders:app", "--json", **given), Exit.FINDINGS)
+    assert {one["name"] for one in lacking["differences"]} >= {"orders.events", "orders.book"}
+    assert document(postroad("topology", "apply", "orders:app", "--json", **given))["applied"]["queues"] == 2
+    assert document(postroad("topology", "apply", "orders:app", "--json", **given))["applied"]["queues"] == 2
+    verified = document(postroad("topology", "verify", "orders:app", "--json", **given))
+    assert verified["differences"] == []
+    assert verified["note"].startswith("not checked")
+
+
+def test_a_broker_that_is_away_is_one_line() -> None:
+    url = f"amqp://guest:hush@127.0.0.1:{free_port()}/"
+    done = postroad("topology", "apply", "orders:app", POSTROAD_BROKER_URL=url)
+    one_line(done, Exit.UNAVAILABLE, "PR302")
+    assert "hush" not in done.stderr
+
+
+def test_the_catalog_shows_events_and_subscriptions() -> None:
+    content = document(postroad("catalog", "show", "orders:app", "--json"))
+    assert [(event["type"], event["version"]) for event in content["events"]] == [("orders.order.placed", 1)]
+    assert [reads["type"] for reads in content["subscriptions"]] == ["orders.order.placed"]
+    text = postroad("catalog", "show", "orders:app").stdout
+    assert "orders.order.placed v1" in text
+    assert "The order's number" in text
+
+
+# --- doctor ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_sound_installation(runtime_url: str, vhost: str) -> None:
+    given = {"POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": vhost}
+    document(postroad("topology", "apply", "orders:app", "--json", **given))
+    report = document(postroad("doctor", "orders:app", "--json", **given))
+    judged = {one["check"]: one["judgement"] for one in report["findings"]}
+    assert report["ok"]
+    assert judged.items() >= {
+        "database": "ok", "database version": "ok", "role": "ok", "schema": "ok", "rights": "ok",
+        "direct connection": "ok", "broker": "ok", "topology": "ok", "bindings and policies": "not checked",
+    }.items()  # fmt: skip
+    assert "0 problems" in postroad("doctor", **given).stdout
+
+
+def test_the_doctor_names_each_problem_with_its_cost_and_remedy(author_url: str, vhost: str) -> None:
+    given = {
+        "POSTROAD_DATABASE_URL": author_url, "POSTROAD_BROKER_URL": vhost, "POSTROAD_PORT": "tcp://10.0.0.1:80",
+        "POSTROAD_DIRECT_URL": f"postgresql://u@127.0.0.1:{free_port()}/x",
+    }  # fmt: skip
+    report = document(postroad("doctor", "orders:app", "--json", **given), Exit.FINDINGS)
+    problems = {one["check"] for one in report["findings"] if one["judgement"] == "problem"}
+    assert problems == {"database", "direct connection", "topology"}
+    assert all(one["remedy"] for one in report["findings"] if one["judgement"] in {"problem", "warning"})
+    assert {one["check"] for one in report["findings"] if one["judgement"] == "warning"} == {"settings"}
+
+
+def test_the_doctor_says_when_the_schema_is_too_old(postgres: Postgres, database: str, runtime_url: str) -> None:
+    postgres.execute("DELETE FROM postroad.migration", database=database.rpartition("/")[2])
+    report = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=runtime_url), Exit.FINDINGS)
+    assert any("PR203" in one["found"] for one in report["findings"] if one["judgement"] == "problem")
+
+
+def test_the_doctor_warns_of_a_superuser_and_of_missing_partitions(postgres: Postgres, database: str) -> None:
+    name = database.rpartition("/")[2]
+    tomorrow = postgres.execute(
+        "SELECT to_char(now() AT TIME ZONE 'UTC' + interval '1 day', 'YYYYMMDD')", database=name
+    )
+    postgres.execute(f"DROP TABLE postroad.event_7_{tomorrow[0][0]}", database=name)
+    report = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=database))
+    assert {one["check"] for one in report["findings"] if one["judgement"] == "warning"} == {"role", "partitions"}
