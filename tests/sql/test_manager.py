@@ -76,6 +76,29 @@ async def test_a_commit_that_was_a_rollback_is_an_error(manager) -> None:
     assert row["count"] == 0
 
 
+async def test_what_a_handler_left_on_its_connection_is_gone_for_the_next(runtime_url) -> None:
+    manager = await Manager.open(runtime_url, schema="postroad", size=1)
+    async with AsyncpgTransactions(manager).begin() as unit:
+        await unit.tx.execute("SET lock_timeout = '7s'; SELECT pg_advisory_lock(7)")
+    [row] = await manager.fetch(
+        Statement("SELECT current_setting('lock_timeout') AS wait, count(*) AS locks FROM pg_locks WHERE objid = 7")
+    )
+    assert (row["wait"], row["locks"]) == ("0", 0)
+    await manager.close()
+
+
+async def test_a_statement_of_our_own_is_one_round_trip(runtime_url, database) -> None:
+    manager = await Manager.open(runtime_url, schema="postroad", size=1, name="counted")
+    one = Statement("SELECT 1 AS one")
+    await manager.fetch(one)
+    await manager.fetch(one)
+    watcher = await asyncpg.connect(database)
+    last = await watcher.fetchval("SELECT query FROM pg_stat_activity WHERE application_name = 'counted'")
+    assert last == one.text, "nothing followed it"
+    await watcher.close()
+    await manager.close()
+
+
 async def test_a_database_that_answers_says_so(manager) -> None:
     assert await manager.answers() is True
 

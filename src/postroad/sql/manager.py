@@ -103,8 +103,8 @@ def masked(url: str) -> str:
 class Manager:
     """A pool of asyncpg connections to one service's database.
 
-    It opens connections as they are needed, up to `size`, and replaces what breaks. Everything here raises
-    `Unavailable` while the database is away; nothing is retried here.
+    It opens connections as they are needed, up to `size`, and replaces what breaks. Everything here but `transaction`
+    raises `Unavailable` while the database is away; nothing is retried here.
     """
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str) -> None:
@@ -146,7 +146,11 @@ class Manager:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
-        """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back."""
+        """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back.
+
+        The driver's errors come out as they are, with the borrower's own: whoever runs strangers' code classifies
+        them.
+        """
         async with self._pool.acquire() as connection:
             _lend(connection, to_strangers=True)
             async with connection.transaction():
