@@ -220,4 +220,5 @@ class RealBroker:
 
     async def stop(self) -> None:
         self._stop.set()
+        await self.intake.stop()
         await asyncio.wait_for(asyncio.gather(*self._running), 15)

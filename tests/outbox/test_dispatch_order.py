@@ -81,7 +81,7 @@ async def test_the_sweep_finds_what_the_floor_has_passed(author, broker, process
 
 
 async def keyed_traffic(url: str, author, *, for_seconds: float) -> int:
-    """Writers that lock a row of their key, count it up, stage, and stay open for 30 ms on average; how many they staged."""
+    """Writers that lock and count up a row of their key, stage, and stay open for 30 ms on average; how many staged."""
     ends = asyncio.get_running_loop().time() + for_seconds
     staged = 0
 
@@ -152,7 +152,7 @@ async def test_a_writer_that_is_held_up_between_drawing_its_place_and_writing_is
     staging = asyncio.ensure_future(author.stage(held))
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
     async with asyncio.timeout(10):
-        while not await database_rows.fetchval(waits):
+        while not await database_rows.fetchval(waits):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     later = await author.stage(*[an_event("k1", retention=30) for _ in range(5)])
     await until(lambda: set(later) <= set(broker.ids()))
