@@ -55,10 +55,10 @@ class Order(BaseModel):
     amount: int
 
 
-def body(order: str = "A1", *, amount: int = 1, id: UUID | None = None, **given: Any) -> bytes:
+def body(order: str = "A1", *, amount: int = 1, identity: UUID | None = None, **given: Any) -> bytes:
     now = datetime.now(UTC)
     return encode(
-        event_type_of(OrderPlaced), OrderPlaced(order=order, amount=amount), id=id or SYSTEM_CLOCK.new_id(),
+        event_type_of(OrderPlaced), OrderPlaced(order=order, amount=amount), id=identity or SYSTEM_CLOCK.new_id(),
         occurred=now, recorded=now, correlation=given.pop("correlation", "story-1"), **given,
     )  # fmt: skip
 
@@ -235,6 +235,7 @@ class Process:
 
     async def settled(self, count: int = 1, **that: Any) -> list[DeliverySettled]:
         """The first `count` settled deliveries with these fields, now or soon."""
+
         def holds(signal: DeliverySettled) -> bool:
             return all(getattr(signal, name) == value for name, value in that.items())
 

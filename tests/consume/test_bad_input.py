@@ -23,7 +23,7 @@ async def bill(event, delivery):
 
 
 def changed(**attributes):
-    return json.dumps({**json.loads(body(MARKER, id=None)), **attributes}).encode()
+    return json.dumps({**json.loads(body(MARKER, identity=None)), **attributes}).encode()
 
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000

@@ -86,7 +86,7 @@ def test_a_function_that_is_no_consumer_is_named():
         consumer_of(short)
 
 
-TYPED = '''
+TYPED = """
 from pydantic import BaseModel
 from postroad.consume import Delivery, consumer
 from postroad.events import Subscription
@@ -117,7 +117,7 @@ async def narrow(event: A, delivery: Delivery) -> None: ...
 
 @consumer(SA, name="stranger")  # wrong: line 30
 async def stranger(event: C, delivery: Delivery) -> None: ...
-'''
+"""
 
 
 def test_what_must_not_type_check_does_not(tmp_path: Path):

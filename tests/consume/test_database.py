@@ -21,7 +21,9 @@ from postroad.signals.catalog import (
     IntakeResumed,
     WorkSettled,
 )
+from postroad.sql.asyncpg import AsyncpgTransactions
 from postroad.sql.migrations import Roles, migrate
+from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 pytestmark = pytest.mark.heavy
@@ -37,7 +39,8 @@ async def bill(event, delivery):
 async def standing(server):
     await migrate(server.url(), schema=SCHEMA, roles=Roles(runtime="pr_runtime", author="pr_author"), days_ahead=2)
     await looked_at(
-        server, "CREATE TABLE public.effect (name text, amount int, attempt int); GRANT ALL ON public.effect TO pr_runtime"
+        server,
+        "CREATE TABLE public.effect (name text, amount int, attempt int); GRANT ALL ON public.effect TO pr_runtime",
     )
     async with process(server.url(user="pr_runtime")) as here:
         yield here
@@ -46,8 +49,10 @@ async def standing(server):
 async def looked_at(server, query):
     connection = await asyncpg.connect(server.url())
     try:
-        return [tuple(row) for row in await connection.fetch(query)] if query.startswith("SELECT") else await (
-            connection.execute(query)
+        return (
+            [tuple(row) for row in await connection.fetch(query)]
+            if query.startswith("SELECT")
+            else await connection.execute(query)
         )
     finally:
         await connection.close()
@@ -68,9 +73,7 @@ async def test_a_database_restarted_under_load_charges_and_loses_nothing(own_pos
                 else:
                     await asyncio.to_thread(own_postgres.restart)
                 await here.heard.wait(IntakeResumed, count=restart + 1)
-            async with asyncio.timeout(60):
-                while len(queue.acked) < 1500:
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(queue.acked) == 1500, within=60)
         seen = await looked_at(own_postgres, "SELECT name, count(*), max(attempt) FROM public.effect GROUP BY 1")
         assert len(seen) == 1500
         assert {(count, attempt) for _, count, attempt in seen} == {(1, 1)}
@@ -140,10 +143,8 @@ async def test_a_commit_that_is_lost_on_the_way_is_decided_by_the_inbox(here, qu
                 cut.append(unit)
                 raise ConnectionResetError
 
-    from postroad.sql.asyncpg import AsyncpgTransactions
-
     async with here.consuming(bill, queue.intake(), transactions=Transactions(AsyncpgTransactions(here.manager))):
-        queue.put(body("A1", id=SYSTEM_CLOCK.new_id()))
+        queue.put(body("A1", identity=SYSTEM_CLOCK.new_id()))
         await here.settled(1, result=DeliveryResult.DUPLICATE)
     assert await sql.fetchval("SELECT count(*) FROM public.effect") == 1
     assert [signal.result for signal in here.heard.all(DeliverySettled)] == ["given_back", "duplicate"]

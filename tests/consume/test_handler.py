@@ -33,7 +33,7 @@ async def test_a_delivery_says_what_the_envelope_says(here, queue, sql):
 
     identity = SYSTEM_CLOCK.new_id()
     async with here.consuming(look, queue.intake()):
-        queue.put(body("A1", amount=7, id=identity, key="k", sequence=3, causation="c-1"), redelivered=True)
+        queue.put(body("A1", amount=7, identity=identity, key="k", sequence=3, causation="c-1"), redelivered=True)
         await here.settled()
     ((event, delivery, gateway),) = seen
     assert event == Order(order="A1", amount=7)
@@ -68,7 +68,7 @@ async def test_a_publish_inherits_its_cause_and_commits_with_the_handler(here, q
             raise ConnectionResetError
 
     async with here.consuming(answer, queue.intake(), retries=True):
-        queue.put(body("A1", id=identity))
+        queue.put(body("A1", identity=identity))
         await here.settled(1, result=DeliveryResult.OK)
         assert current_cause() is None
     (row,) = await sql.fetch("SELECT correlation, causation FROM event")

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from consume.bench import AT_ONCE, Order, body
-from postroad.clock import SYSTEM_CLOCK, seconds
+from consume.bench import Order, body
 from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.signals.catalog import (

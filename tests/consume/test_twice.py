@@ -15,6 +15,7 @@ from postroad.consume.inbox import Claim
 from postroad.events import Subscription
 from postroad.signals.catalog import DeliveryResult, DeliverySettled, HandlerStarted
 from postroad.sql.statement import Statement
+from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 
@@ -74,9 +75,7 @@ async def test_a_copy_of_what_is_in_hand_waits_for_its_outcome(here, queue, sql)
             queue.put(twin)
         await started.wait()
         queue.put(body("B2"))  # an unrelated event is not held up
-        async with asyncio.timeout(10):
-            while len(running) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(running) == 2)
         go.set()
         await here.settled(6)
     assert await effects(sql) == 2
@@ -141,7 +140,7 @@ async def test_without_the_inbox_two_processes_have_two_effects(here, there, que
 
 
 async def test_what_another_process_holds_open_costs_no_slot(here, queue, sql, database):
-    twin, key = body("A1", id=(held := SYSTEM_CLOCK.new_id())), held
+    twin, key = body("A1", identity=(held := SYSTEM_CLOCK.new_id())), held
 
     @consumer(Placed, name="billing.orders", concurrency=1)
     async def one(event, delivery):

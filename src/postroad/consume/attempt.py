@@ -11,7 +11,7 @@ from postroad.clock import seconds
 from postroad.consume.delivery import Delivery, Resources
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, handled, kept, planned, validated
+from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, handled, kept, planned, validated
 from postroad.errors import LeaseLost, PostroadError
 from postroad.events.cause import Cause, cause
 from postroad.failures import FailureClass, Rules, Verdict, classify
@@ -103,6 +103,9 @@ class Attempts:
         arrival = arrival if arrival.refusal is not None else validated(arrival)
         if arrival.refusal is not None:
             return await self._keep(arrival, self._judge(arrival.refusal, arrival))
+        verdict = exhausted(self.consumer, arrival)
+        if verdict is not None:
+            return await self._keep(arrival, verdict)
         run = _Run(self, arrival)
         try:
             return await self._handle(run)

@@ -14,6 +14,7 @@ from postroad.errors import ContractError, LeaseLost
 from postroad.events.envelope import decode, message_key
 from postroad.failures import FailureClass, Verdict
 from postroad.sql.statement import Call
+from postroad.transport.topology import events_exchange, replay_exchange
 from postroad.work import store as work
 from postroad.work.wire import Wire
 
@@ -111,7 +112,9 @@ def opened(_: Consumer[Any], arrival: Arrival) -> Arrival:
     """
     wire = arrival.wire
     envelope = decode(wire.body, content_type=wire.content_type, headers=wire.headers)
-    return replace(arrival, envelope=envelope, wire=replace(wire, event_type=_plain(envelope.type)))
+    if wire.event_type != envelope.type:
+        wire = replace(wire, event_type=_plain(envelope.type))
+    return replace(arrival, envelope=envelope, wire=wire)
 
 
 def vouched(_: Consumer[Any], arrival: Arrival) -> Arrival:
@@ -125,11 +128,11 @@ def vouched(_: Consumer[Any], arrival: Arrival) -> Arrival:
     envelope = arrival.envelope
     assert envelope is not None
     owner = envelope.owner
-    if arrival.wire.exchange not in {f"{owner}.events", f"{owner}.replay"}:
-        message = (
-            f"{_shown(envelope.type)} did not come by exchange {_shown(owner + '.events')}, which its owner writes to"
+    if arrival.wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
+        expected = _shown(events_exchange(owner))
+        raise ContractError(
+            "PR504", f"{_shown(envelope.type)} did not come by {expected}, where its owner alone writes"
         )
-        raise ContractError("PR504", message)
     if envelope.source.startswith(_SOURCE) and not envelope.is_own:
         raise ContractError("PR504", f"{_shown(envelope.type)} names a source that is not its owner")
     return replace(arrival, message_key=message_key(envelope))
@@ -234,6 +237,17 @@ def planned(consumer: Consumer[Any], arrival: Arrival, verdict: Verdict, *, chan
             return Plan(mark=Mark.DELAYED, verdict=verdict, run_in=max(wait, timedelta(0)))
         case _:
             return None
+
+
+def exhausted(consumer: Consumer[Any], arrival: Arrival) -> Verdict | None:
+    """Why a row is not run at all: its last allowed attempt ended without an answer, since its worker died in it."""
+    row = arrival.row
+    if row is None or row.attempt < consumer.retry.attempts:
+        return None
+    reason = f"the retry budget is spent after attempt {row.attempt}; its worker died in the last"
+    return Verdict(
+        failure=FailureClass.QUARANTINE, code="PR507", reason=reason, error_type="crash", fingerprint="crash"
+    )
 
 
 def kept(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> Pipeline[Passage]:

@@ -334,7 +334,7 @@ class ConsumerService:
         self._close()
         if running:
             await asyncio.wait(running, timeout=_LET_GO.total_seconds())
-        self._lanes.clear()
+        self._hand.returns += self._lanes.clear()
         if self._subscribed:
             await self._unsubscribe()
         self._flush()
