@@ -9,7 +9,10 @@ BIN := $(VENV)/bin
 JOBS ?= 3
 PYTEST ?=
 
-.PHONY: help setup demo test check lint types floors fmt clean
+# Options of the benchmark: --rounds, --count, --only.
+BENCH ?=
+
+.PHONY: help setup demo test bench check lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +24,9 @@ demo: setup ## Real flights from one service's database to another's, over Rabbi
 
 test: setup ## The whole suite, in parallel, on servers that it starts by itself
 	$(BIN)/pytest -n $(JOBS) --dist=loadgroup $(PYTEST)
+
+bench: setup .stamps/bench ## Rates against a hand-written floor and a peer, as ratios; benchmarks/results/latest.json
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 check: lint types floors test ## What CI runs
 
@@ -47,6 +53,10 @@ clean: ## Remove the virtual environment and what was built
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[run,embedded,dev]'
 	@mkdir -p .stamps && touch $@
+
+.stamps/bench: .stamps/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
 
 # Nothing is started: our nodes are private ones, and whatever policy the machine has is put back.
 .stamps/rabbitmq: | .stamps/python

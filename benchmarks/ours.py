@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
+import pika
 from pydantic import BaseModel, Field
 
 from postroad.asyncpg import Publish, within
 from postroad.consume import Delivery, consumer
 from postroad.events import Producer
+from postroad.runtime import operations
 from postroad.runtime.app import App
 from postroad.signals.catalog import DeliveriesAcked, OutboxCleared, ShardsHeld
 from postroad.sql.migrations import Roles, migrate
 
 if TYPE_CHECKING:
-    from postroad.signals import Signal
+    from postroad.signals import Signal, Sink
 
 bench = Producer("bench")
 CHUNK = 500
@@ -92,7 +94,11 @@ def consume(count: int) -> None:
         elif isinstance(heard, DeliveriesAcked):
             watch.add(heard.count)
 
-    App("bench-consumer", consumers=[handle], sinks=(sink,)).run(only=("consume", "work"))
+    consumer_app(sink).run(only=("consume", "work"))
+
+
+def consumer_app(*sinks: Sink) -> App:
+    return App("bench-consumer", consumers=[handle], sinks=sinks)
 
 
 async def setup() -> None:
@@ -102,6 +108,10 @@ async def setup() -> None:
     await connection.execute(TABLES)
     await connection.execute("TRUNCATE postroad.outbox, postroad.event, postroad.inbox")
     await connection.close()
+    await operations.apply_topology(operations.topology_settings(), consumer_app().topology)
+    broker = pika.BlockingConnection(pika.URLParameters(os.environ["BENCH_BROKER_URL"]))
+    broker.channel().queue_purge("bench.queue")
+    broker.close()
 
 
 async def fill(count: int) -> None:

@@ -74,7 +74,7 @@ class Bench:
     def rate(self, script: str, stage: str, count: int) -> float:
         done = subprocess.run(
             [sys.executable, str(HERE / script), stage, str(count)],
-            env=self._environment, capture_output=True, text=True, check=False, timeout=300,
+            env=self._environment, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         if done.returncode != 0:
             raise SystemExit(f"{script} {stage} failed:\n{done.stderr[-2000:]}")
