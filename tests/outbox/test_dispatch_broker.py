@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,7 @@ import pika
 import pytest
 
 from dispatching import SCHEMA, Author, RealBroker, an_event
+from postroad.outbox.window import Window
 from postroad.signals.catalog import OutboxCleared, PublishRefused, PublishResult
 from postroad.sql.migrations import Roles, migrate
 from postroad.transport.base import Settlement
@@ -33,6 +35,23 @@ async def at_the_broker(url: str, act: Any) -> Any:
 
 async def left(connection: asyncpg.Connection) -> int:
     return await connection.fetchval("SELECT count(*) FROM postroad.outbox")
+
+
+@pytest.fixture
+def believe(monkeypatch):
+    """Take an answer for a confirm, as a dispatcher would that asks only whether the broker said something."""
+    settle = Window.settle
+
+    def start(settlement: Settlement) -> None:
+        credit = {settlement: Settlement.CONFIRMED}
+
+        def credulous(self, batch, now):
+            fixed = [replace(one, settlement=credit.get(one.settlement, one.settlement)) for one in batch]
+            return settle(self, fixed, now)
+
+        monkeypatch.setattr(Window, "settle", credulous)
+
+    return start
 
 
 async def test_staged_events_reach_their_queue_once_and_in_order_per_key(
