@@ -43,7 +43,7 @@ def test_the_version() -> None:
     [
         ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only"]),
         (("quarantine",), ["dead letters", "poison"]), (("dlq", "list"), ["dead letters"]),
-        (("migrate",), ["--sql", "--runtime-role"]), (("maintain",), ["partitions"]), 
+        (("migrate",), ["--sql", "--runtime-role"]), (("maintain",), ["partitions"]),
         (("doctor",), ["changes nothing"]),
         (("topology",), ["apply", "verify", "show"]), (("catalog",), ["show"]), (("demo",), ["--csv", "--chaos"]),
     ],
@@ -149,8 +149,9 @@ def test_a_schema_that_is_missing_is_one_line(command: tuple[str, ...], empty_da
 def test_the_quarantine_is_listed_without_bodies(postgres: Postgres, database: str, runtime_url: str) -> None:
     postgres.execute(
         "INSERT INTO postroad.quarantine (kind, queue, key, digest, class, code, fingerprint, error_type, reason,"
-        " event_type, body, content_type) SELECT 'delivery', q, k, '\\x00', 'quarantine', 'PR505', 'f', 'E', 'no fit [x]',"
-        " 'a.b.c', 'hush', 'application/json' FROM (VALUES ('one', 'k1'), ('one', 'k2'), ('two', 'k3')) AS v (q, k)",
+        " event_type, body, content_type)"
+        " SELECT 'delivery', q, k, '\\x00', 'quarantine', 'PR505', 'f', 'E', 'no fit [x]', 'a.b.c',"
+        " 'hush', 'application/json' FROM (VALUES ('one', 'k1'), ('one', 'k2'), ('two', 'k3')) AS v (q, k)",
         database=database.rpartition("/")[2],
     )
     given = {"POSTROAD_DATABASE_URL": runtime_url}

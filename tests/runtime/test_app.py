@@ -19,7 +19,7 @@ from postroad.events import Producer, Subscription
 from postroad.runtime.app import App
 from postroad.runtime.resources import Resources
 from postroad.runtime.settings import ALL_ROLES, Role, Settings, TopologyMode
-from postroad.signals.catalog import DeliverySettled, PartitionsKept, ServiceReady, ShutdownReceipt
+from postroad.signals.catalog import DeliverySettled, PartitionsKept, ServiceFailed, ServiceReady, ShutdownReceipt
 
 if TYPE_CHECKING:
     from postroad.owner import Readiness
@@ -95,6 +95,17 @@ def test_a_background_service_has_a_free_name_and_the_right_shape() -> None:
         app.background("other", lambda stop, ready: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(UsageError, match="PR101"):
         app.background("Bad Name", good)
+
+
+def test_a_producer_of_another_schema_than_the_processs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    producer = Producer(f"p{uuid4().hex[:8]}", schema="elsewhere")
+    app = App("split", publishes=[producer], settings=Settings(database_url="postgresql://h/d", broker_url="amqp://h"))
+    with pytest.raises(SystemExit) as ended:
+        app.run()
+    assert ended.value.code == 3
+    said = capsys.readouterr().err
+    assert "POSTROAD_SCHEMA" in said
+    assert "'elsewhere'" in said
 
 
 # --- resources ------------------------------------------------------------------------------------------------------
@@ -184,6 +195,41 @@ async def test_with_roles_it_carries_events_and_hands_out_live_objects(
         await connection.close()
         await asyncio.wait_for(settled.wait(), 20)
     assert handled == [(7, "a live object")]
+
+
+async def test_inside_another_server_a_refused_service_ends_nothing() -> None:
+    failed = asyncio.Event()
+
+    def hear(signal: Signal) -> None:
+        if isinstance(signal, ServiceFailed):
+            failed.set()
+
+    async def refused(stop: asyncio.Event, ready: Readiness) -> None:
+        raise AccessRefused("PR303", "no")
+
+    app = App("web", sinks=[hear], settings=Settings(roles=frozenset()))
+    app.background("refused", refused)
+    async with app:
+        await asyncio.wait_for(failed.wait(), 5)
+
+
+async def test_who_asks_for_readiness_waits_for_every_service() -> None:
+    go = asyncio.Event()
+
+    async def slow(stop: asyncio.Event, ready: Readiness) -> None:
+        await go.wait()
+        ready.up()
+        await stop.wait()
+
+    app = App("web", settings=Settings(roles=frozenset()))
+    app.background("slow", slow)
+    with pytest.raises(UsageError, match="does not run"):
+        await app.ready()
+    async with app:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(app.ready(), 0.1)
+        go.set()
+        await asyncio.wait_for(app.ready(), 5)
 
 
 async def test_a_start_that_fails_closes_what_it_had_opened(runtime_url: str, vhost: str) -> None:

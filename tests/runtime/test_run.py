@@ -7,7 +7,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,10 +17,11 @@ import pytest
 
 from postroad.asyncpg import within
 from postroad.runtime.exits import Exit
-from postroad.testing.servers import Postgres, Rabbit, free_port
+from postroad.testing.servers import Postgres, PostgresServer, Rabbit, TcpProxy, free_port
 from runtime.processes import APPS, Running, fetch, postroad
 
 pytestmark = pytest.mark.heavy
+_OPEN = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query NOT LIKE '%pg_stat%'"
 
 
 @pytest.fixture
@@ -31,19 +33,22 @@ def settings(postgres: Postgres, database: str, runtime_url: str, vhost: str) ->
 
 
 @pytest.fixture
-def publish(author_url: str) -> Iterator[Callable[[int], None]]:
+def publish(author_url: str) -> Callable[[int], None]:
+    return lambda count: asyncio.run(stage_orders(author_url, count))
+
+
+async def stage_orders(url: str, count: int) -> None:
+    """Stage as the App's own producer does: its module is imported here too."""
     sys.path.insert(0, str(APPS))
-    from orders import OrderPlaced
-
-    async def stage(count: int) -> None:
-        connection = await asyncpg.connect(author_url)
-        async with connection.transaction():
-            for number in range(count):
-                await within(connection).publish(OrderPlaced(number=number))
-        await connection.close()
-
-    yield lambda count: asyncio.run(stage(count))
-    sys.path.remove(str(APPS))
+    try:
+        placed = import_module("orders").OrderPlaced
+    finally:
+        sys.path.remove(str(APPS))
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        for number in range(count):
+            await within(connection).publish(placed(number=number))
+    await connection.close()
 
 
 def booked(postgres: Postgres, database: str) -> tuple[int, int]:
@@ -183,6 +188,21 @@ def test_without_the_watch_of_the_main_thread_a_blocked_loop_keeps_the_process(
             _gone(app, within=2.5)
 
 
+def test_should_even_the_main_thread_be_stuck_the_kernels_alarm_ends_the_process(
+    settings: dict[str, str], publish: Callable[[int], None], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import postroad.runtime.serve as serve\nserve.overdue = lambda told: False\n"
+    )
+    given = {**settings, "PYTHONPATH": f"{tmp_path}:{APPS}", "POSTROAD_GRACE_SECONDS": "1", "ORDERS_MODE": "blocks"}
+    with Running("orders:app", **given) as app:
+        port = app.ready()
+        publish(1)
+        until(lambda: json.loads(fetch(port, "/health/live")[1])["seconds_since_beat"] > 1)
+        assert app.stop() < 2
+        assert app.process.returncode == -signal.SIGALRM
+
+
 def _gone(app: Running, *, within: float) -> None:
     deadline = time.monotonic() + within
     while app.process.poll() is None:
@@ -198,6 +218,34 @@ def test_a_signal_during_the_start_ends_it(database: str, vhost: str) -> None:
         assert app.stop() < 5
         assert app.process.returncode == Exit.OK
         assert app.wait_for("shutdown_receipt")["finished"] == 0
+
+
+@pytest.mark.parametrize("gone", ["broker", "database"])
+def test_what_it_stands_on_may_go_during_the_drain_and_it_is_still_gone_in_time(
+    own_postgres: PostgresServer, rabbit: Rabbit, vhost: str, gone: str
+) -> None:
+    """The broker goes through a severed proxy, the database by a crash."""
+    grace = 4
+    name = f"drain_{uuid4().hex[:8]}"
+    own_postgres.create_database(name)
+    postroad("migrate", POSTROAD_DATABASE_URL=own_postgres.url(name))
+    own_postgres.execute("CREATE TABLE booked (number int)", database=name)
+    with TcpProxy(rabbit.port) as proxy:
+        url = rabbit.url(vhost.rpartition("/")[2], port=proxy.port)
+        given = {"POSTROAD_DATABASE_URL": own_postgres.url(name), "POSTROAD_BROKER_URL": url}
+        with Running("orders:app", ORDERS_MODE="endless", POSTROAD_GRACE_SECONDS=str(grace), **given) as app:
+            app.ready()
+            asyncio.run(stage_orders(own_postgres.url(name), 5))
+            until(lambda: int(own_postgres.execute(_OPEN, database=name)[0][0]) >= 5)
+            until(lambda: own_postgres.execute("SELECT count(*) FROM postroad.outbox", database=name) == [("0",)])
+            app.process.send_signal(signal.SIGTERM)
+            app.wait_for("shutdown_began")
+            proxy.cut() if gone == "broker" else own_postgres.kill()
+            began = time.monotonic()
+            app.process.wait(60)
+            assert time.monotonic() - began < grace + 1
+            assert app.plain == []
+            assert app.wait_for("shutdown_receipt")["finished"] == 0
 
 
 # --- services -------------------------------------------------------------------------------------------------------
@@ -232,8 +280,9 @@ def test_the_roles_say_what_a_process_does(settings: dict[str, str]) -> None:
 
 def refused(exit_code: Exit, *words: str, arguments: tuple[str, ...] = ("orders:app",), **settings: str) -> str:
     """Run to the end: one line on standard error with all `words`, no traceback, that exit code."""
-    done = postroad("run", *arguments, POSTROAD_LOG_LEVEL="error", **settings)
-    lines = [line for line in done.stderr.splitlines() if not line[:4].isdigit()]  # Without the log.
+    done = postroad("run", *arguments, **settings)
+    # What the log says of the topology goes to standard error too.
+    lines = [line for line in done.stderr.splitlines() if not line[:4].isdigit() or "topology" not in line]
     assert done.returncode == exit_code, done.stderr
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("postroad: ")

@@ -68,7 +68,7 @@ def test_no_value_of_a_url_is_ever_repeated(url: str) -> None:
 def test_numbers_are_plain_numbers_in_their_range(value: str) -> None:
     given = {**BOTH, "POSTROAD_POOL_SIZE": value}
     if not value.strip():
-        assert read_settings(given).pool_size == 10
+        assert read_settings(given).pool_size is None
         return
     with pytest.raises(SettingsError, match="POSTROAD_POOL_SIZE"):
         read_settings(given)

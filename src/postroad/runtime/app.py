@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from typing_extensions import override
 
@@ -16,7 +17,7 @@ from postroad.errors import PostroadError, TopologyError, UsageError
 from postroad.events import Subscribers
 from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.settings import DispatchSettings
-from postroad.runtime.declarations import Declarations, check_background
+from postroad.runtime.declarations import Declarations, check_background, check_schemas
 from postroad.runtime.exits import Exit
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from postroad.runtime.resources import Lifespan
     from postroad.signals import Sink
     from postroad.transport.topology import Topology
+
+
+_SPARE_CONNECTIONS: Final = 6
+_MOST_CONNECTIONS: Final = 40
 
 
 class App:
@@ -120,6 +125,7 @@ class App:
         try:
             roles = None if only is None else frozenset(only)
             settings = self._settings or read_settings(os.environ, roles=roles)
+            settings = settings if roles is None else replace(settings, roles=roles)
             process = self._make(settings, standalone=True)
         except PostroadError as error:
             return tell(error)
@@ -141,7 +147,7 @@ class App:
             await process.start()
         except BaseException:
             self._process = None
-            await process.stop("the start failed")
+            await process.stop("the start failed", silent=True)
             raise
         return self
 
@@ -153,12 +159,23 @@ class App:
         if process is not None:
             await process.stop("the App's block ended")
 
+    async def ready(self) -> None:
+        """Wait, inside ``async with app:``, until every service is ready, for as long as it takes.
+
+        Raises:
+            UsageError: the App does not run.
+        """
+        if self._process is None:
+            raise UsageError("PR101", f"App {self.name!r} does not run; use it inside 'async with app:'")
+        await self._process.ready()
+
     def _make(self, settings: Settings, *, standalone: bool) -> Process:
+        check_schemas(self.declarations, settings)
         sinks, metrics = observers(settings, standalone=standalone)
         return Process(
             Wires(self.declarations, self._backgrounds), settings, lifespan=self._lifespan,
             sinks=[*sinks, *self.sinks], metrics=metrics, clock=self._clock, chance=random.random,
-            loop_factory=fast_loop() if standalone else None,
+            loop_factory=fast_loop() if standalone else None, embedded=not standalone,
         )  # fmt: skip
 
 
@@ -206,6 +223,12 @@ class Wires:
             *((service, True) for service in own),
             *((BackgroundService(name, function), False) for name, function in self._backgrounds.items()),
         ]
+
+    def connections(self, settings: Settings) -> int:
+        """See `Wiring.connections`: one for each handler that may run, two for the dispatcher, and some for sweeps."""
+        handlers = sum(consumer.concurrency for consumer in self._declared.consumers)
+        handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
+        return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
 
     def receipt(self) -> tuple[int, int, int]:
         """See `Wiring.receipt`."""

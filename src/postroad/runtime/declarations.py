@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.consume import consumer_of
-from postroad.errors import PostroadError, UsageError
+from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
 from postroad.transport.topology import Topology
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
+    from postroad.runtime.settings import Settings
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
@@ -71,6 +72,18 @@ def check_background(name: str, function: object, *, taken: Iterable[str]) -> No
         raise UsageError("PR101", _bad_name("background service", name))
     if not (inspect.iscoroutinefunction(function) and len(inspect.signature(function).parameters) == _ARGUMENTS):
         raise UsageError("PR101", f"background service {name!r} is not 'async def f(stop, ready)'")
+
+
+def check_schemas(declarations: Declarations, settings: Settings) -> None:
+    """Refuse a producer that stages into another schema than the one that this process dispatches from.
+
+    Raises:
+        SettingsError: its events would wait for ever.
+    """
+    for producer in declarations.producers:
+        if producer.schema is not None and producer.schema != settings.schema:
+            message = f"producer {producer.name!r} stages in schema {producer.schema!r}, but POSTROAD_SCHEMA is"
+            raise SettingsError("PR201", f"{message} {settings.schema!r}; set it to {producer.schema!r}")
 
 
 def topology_of(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> Topology:

@@ -40,6 +40,8 @@ def set_up_log(settings: Settings) -> None:
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     logging.getLogger(LOGGER).setLevel(settings.log_level.upper())
+    for name in settings.strangers:
+        logging.getLogger(LOGGER).warning("%s is not a setting of Postroad and has no effect", name)
     # What pika has to say is told by the transport, translated; its own lines come with tracebacks.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 

@@ -17,10 +17,10 @@ from postroad.runtime.executor import LoopFactory, Tasks, safe_reason, stray_han
 from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
 from postroad.runtime.operations import blamed, refuse_pooler
 from postroad.runtime.resources import Lifespan, Resources, living
-from postroad.runtime.shutdown import Tally, Told, close_ground, receipt, wind_down
+from postroad.runtime.shutdown import LET_GO, Tally, Told, close_ground, receipt, wind_down
 from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signals, Sink
-from postroad.signals.catalog import TaskFailed
+from postroad.signals.catalog import ShutdownBegan, TaskFailed
 from postroad.sql import migrations
 from postroad.sql.manager import Manager, masked
 from postroad.transport.base import Transport
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.owner import Service
     from postroad.runtime.settings import Settings
-    from postroad.signals.catalog import ShutdownReceipt
 
 T = TypeVar("T")
 
@@ -93,6 +92,10 @@ class Wiring(Protocol):
         """The services to run, in order, each with whether it is essential."""
         ...
 
+    def connections(self, settings: Settings) -> int:
+        """How many connections to the database these roles use at most."""
+        ...
+
     def receipt(self) -> tuple[int, int, int]:
         """What was finished and given back since the stop, besides deliveries and rows of work, and what still runs."""
         ...
@@ -112,8 +115,9 @@ class Process:
         clock: Clock,
         chance: Callable[[], float],
         loop_factory: LoopFactory | None = None,
+        embedded: bool = False,
     ) -> None:
-        """Nothing is opened yet; `run` or `start` does."""
+        """Nothing is opened yet; `run` or `start` does. An `embedded` one never ends because a service was refused."""
         self.settings = settings
         self.told = Told(settings.grace, clock=clock)
         self._tally = Tally(self.told)
@@ -123,6 +127,7 @@ class Process:
         self.clock = clock
         self.chance = chance
         self._wiring = wiring
+        self._embedded = embedded
         self._lifespan = living(lifespan)
         self._metrics = metrics
         self._pulse = Pulse(clock)
@@ -148,8 +153,10 @@ class Process:
         error: PostroadError | None = None
         try:
             error = await self._until_told()
-        finally:
-            await self.stop("it failed")
+        except BaseException:
+            await self.stop("the start failed", silent=True)
+            raise
+        await self.stop("a service was refused")
         if error is not None:
             raise error
 
@@ -188,26 +195,34 @@ class Process:
         if road is not None:
             await self._patient(road.connect)
             await self._wiring.prepare(road, self.settings)
-            self._supervisor.start(road.service(), tier=Tier.GROUND)
+            self._supervisor.start(road.service(), tier=Tier.GROUND, essential=not self._embedded)
         ground = Ground(
             settings=self.settings, holder=self.holder, tasks=self.tasks, signals=self.signals, clock=self.clock,
             chance=self.chance, resources=resources, database=database, transport=road,
         )  # fmt: skip
         for service, essential in self._wiring.services(ground):
-            self._supervisor.start(service, essential=essential)
+            self._supervisor.start(service, essential=essential and not self._embedded)
         self._started = True
 
-    async def stop(self, cause: str) -> ShutdownReceipt:
+    async def ready(self) -> None:
+        """Wait until every service is ready, for as long as it takes."""
+        if self._supervisor is not None:
+            await self._supervisor.wait_ready()
+
+    async def stop(self, cause: str, *, silent: bool = False) -> None:
         """Stop in order, within what is left of the grace period, and say what became of what was in hand.
 
-        `cause` is why, where nobody has told the process to stop before.
+        `cause` is why, where nobody has told the process to stop before. After a start that failed there is nothing
+        to say but the error: then it is `silent`.
         """
         if not self.told.begun:
             self.told.tell(cause)
         if self._supervisor is not None:
-            await wind_down(self._supervisor, told=self.told, signals=self.signals)
+            if not silent:
+                self.signals.emit(ShutdownBegan(self.told.cause, self.told.grace.total_seconds()))
+            await wind_down(self._supervisor, told=self.told)
         if self._alive:
-            await self._bounded("lifespan", self._lifespan.__aexit__(None, None, None))
+            await self._bounded("lifespan", self._lifespan.__aexit__(None, None, None), part=LET_GO)
         if self._supervisor is not None:
             await close_ground(self._supervisor, told=self.told)
         if self._keeper is not None:
@@ -218,17 +233,16 @@ class Process:
             self._health.stop()
         await self.tasks.cancel(within=seconds(min(self.told.left(1), 1.0)))
         await self.tasks.join(within=seconds(self.told.left(1)))
-        return self.emit_receipt()
+        if not silent:
+            self.emit_receipt()
 
-    def emit_receipt(self) -> ShutdownReceipt:
+    def emit_receipt(self) -> None:
         """Tell the last word: also when the process is about to be ended by force."""
-        last = receipt(self._tally, self._wiring.receipt(), told=self.told)
-        self.signals.emit(last)
-        return last
+        self.signals.emit(receipt(self._tally, self._wiring.receipt(), told=self.told))
 
-    async def _bounded(self, name: str, work: Awaitable[Any]) -> None:
+    async def _bounded(self, name: str, work: Awaitable[Any], *, part: float = 1.0) -> None:
         try:
-            await asyncio.wait_for(work, max(self.told.left(1), 0.05))
+            await asyncio.wait_for(work, max(self.told.left(part), 0.05))
         except Exception as error:  # noqa: BLE001 - on the way down the rest must still be closed
             self.signals.emit(TaskFailed(name, type(error).__name__, safe_reason(error)))
 
@@ -254,7 +268,7 @@ class Process:
     async def _open_database(self) -> Database:
         settings = self.settings
         with blamed(settings, settings.database_url):
-            self._manager = await self._patient(lambda within: _opened(settings, within))
+            self._manager = await self._patient(self._pool)
             async with self._manager.connection() as connection:
                 await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
         with blamed(settings, settings.direct_url):
@@ -266,6 +280,15 @@ class Process:
             await keeper.start()
         self._keeper = keeper
         return Database(self._manager, keeper)
+
+    async def _pool(self, within: timedelta) -> Manager:
+        url, size = self.settings.database_url, self.settings.pool_size or self._wiring.connections(self.settings)
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                return await Manager.open(url, schema=self.settings.schema, size=size)
+        except TimeoutError:
+            message = f"{masked(url)} does not answer; check that it runs and that the URL is right"
+            raise Unavailable("PR301", message) from None
 
     async def _patient(self, reach: Callable[[timedelta], Awaitable[T]]) -> T:
         """Try until it can be reached or POSTROAD_START_TIMEOUT is over; a refusal is not tried again."""
@@ -287,14 +310,3 @@ class Process:
 def _expire(limit: asyncio.Timeout) -> None:
     with contextlib.suppress(RuntimeError):  # It is over already.
         limit.reschedule(asyncio.get_running_loop().time())
-
-
-async def _opened(settings: Settings, within: timedelta) -> Manager:
-    try:
-        async with asyncio.timeout(within.total_seconds()):
-            return await Manager.open(settings.database_url, schema=settings.schema, size=settings.pool_size)
-    except TimeoutError:
-        message = (
-            f"{masked(settings.database_url)} does not answer; check that it runs and POSTROAD_DATABASE_URL is right"
-        )
-        raise Unavailable("PR301", message) from None

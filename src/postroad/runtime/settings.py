@@ -70,7 +70,8 @@ class Settings:
     topology: TopologyMode = TopologyMode.VERIFY
     grace: timedelta = seconds(25)
     start_timeout: timedelta = seconds(30)
-    pool_size: int = 10
+    pool_size: int | None = None
+    """At most so many connections; None: what the declarations of the App and its roles need."""
     shard_lease: timedelta = seconds(10)
     worker_lease: timedelta = seconds(30)
     health_port: int | None = None
@@ -203,7 +204,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "SIGTERM to exit; keep it below the platform's limit (Kubernetes: 30)"),
     Setting("POSTROAD_START_TIMEOUT", "start_timeout", _duration(0.1, 3600), "30",
             "how long start-up tries to reach database and broker, in seconds"),
-    Setting("POSTROAD_POOL_SIZE", "pool_size", _whole(2, 1000), "10", "connections to the database, at most"),
+    Setting("POSTROAD_POOL_SIZE", "pool_size", _whole(4, 1000), "what the roles need",
+            "connections to the database, at most; they are opened as they are needed"),
     Setting("POSTROAD_SHARD_LEASE_SECONDS", "shard_lease", _duration(0.5, 300), "10",
             "lease of an outbox shard; renewed every third of it"),
     Setting("POSTROAD_WORKER_LEASE_SECONDS", "worker_lease", _duration(0.5, 300), "30",

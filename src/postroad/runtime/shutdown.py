@@ -9,17 +9,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroad.runtime.supervisor import Supervisor, Tier
-from postroad.signals.catalog import DeliveryResult, DeliverySettled, ShutdownBegan, ShutdownReceipt, WorkSettled
+from postroad.signals.catalog import DeliveryResult, DeliverySettled, ShutdownReceipt, WorkSettled
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
-    from postroad.signals import Signal, Signals
+    from postroad.signals import Signal
 
 FINISH: Final = 2 / 3
 """Until this part of the grace period what runs may finish; then it is cancelled."""
 GIVE_UP: Final = 7 / 8
 """From this part on nothing is waited for: acks and confirms are flushed, leases released, connections closed."""
-_LET_GO: Final = 15 / 16  # Once hurried, what was cancelled may roll back and give back until here,
+LET_GO: Final = 15 / 16  # Once hurried, what was cancelled may roll back and give back until here,
 _CLOSED: Final = 31 / 32  # and acks and confirms go out until here.
 _LOOK_SECONDS: Final = 0.02
 _INTERRUPTED: Final = frozenset({"interrupted", "lease_lost"})
@@ -117,17 +117,16 @@ class Tally:
                 self.finished += 1
 
 
-async def wind_down(supervisor: Supervisor, *, told: Told, signals: Signals) -> list[str]:
+async def wind_down(supervisor: Supervisor, *, told: Told) -> list[str]:
     """Stop what takes work in: told at once, cancelled at two thirds, left alone at seven eighths of the grace period.
 
     What it stands on (transport, leases, pool) still runs when this returns, so that acks go out and leases are
     renewed to the end. Returns the names of the services that still run.
     """
-    signals.emit(ShutdownBegan(told.cause, told.grace.total_seconds()))
     supervisor.tell(Tier.WORK)
     await _ended(supervisor, Tier.WORK, told=told, part=FINISH)
     supervisor.cancel(Tier.WORK)
-    await _ended(supervisor, Tier.WORK, told=told, part=GIVE_UP, hurried=_LET_GO)
+    await _ended(supervisor, Tier.WORK, told=told, part=GIVE_UP, hurried=LET_GO)
     return supervisor.holding(Tier.WORK)
 
 
