@@ -135,7 +135,7 @@ class Attempts:
         async with self._transactions.begin() as unit:
             run.unit = unit
             passage = await unit.drive(handled(self._schema, self.consumer, arrival, run))
-        if passage is not Passage.BUSY:
+        if passage in {Passage.HANDLED, Passage.STALE}:
             self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
         return Outcome(_REACHED[passage], STALE if passage is Passage.STALE else "")
 
