@@ -129,14 +129,19 @@ class Dispatcher:
         for task in work:
             task.add_done_callback(lambda _: self._quiet.set())
         ended: asyncio.Task[Any] = self._owner.task(stop.wait(), name="dispatcher:stop")
+        cancelled = False
         try:
             await asyncio.wait([*work, ended], return_when=asyncio.FIRST_COMPLETED)
             await self._wind_down(work)
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
         finally:
             for task in (*work, ended):
                 task.cancel()
             await asyncio.gather(*work, ended, return_exceptions=True)
-        await self._shards.release()
+            if not cancelled:
+                await self._shards.release()
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -168,8 +173,8 @@ class Dispatcher:
         self._hand_over()
         room = self._window.room
         self._starved = room < self._enough
-        if self._stopping or self._starved:
-            await self._pause(settings.idle)
+        if self._stopping or self._starved or self._unknown:
+            await self._pause(settings.unknown_pause if self._unknown else settings.idle)
             return
         flights = await self._reader.read(hand, room=room)
         ready.up()
@@ -185,8 +190,10 @@ class Dispatcher:
         await self._rest(found=bool(flights))
 
     def _hand_over(self) -> None:
-        if self._stopping or not self._publisher.writable or not self._window.ready:
+        """Hand over what is ready; nothing while earlier rows wait to go again, lest they come behind."""
+        if self._stopping or self._unknown or not self._publisher.writable or not self._window.ready:
             return
+        self._shards.check()
         if self._waiting.any:
             self._window.hold_back(self._waiting.holds_back)
         batch = self._window.hand_over(self._clock.monotonic())

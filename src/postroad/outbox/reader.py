@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroad.outbox import store
 from postroad.outbox.flight import Flight, Route, outgoing, route
@@ -25,6 +25,14 @@ _LATE_SHARE: Final = 9  # A look for late commits that took t seconds is followe
 _RETRY_SHARE: Final = 5  # Retries take at most a fifth of the window.
 _MARK_AFTER: Final = 0.1  # An idle dispatcher takes a transaction number of its own only this long after the last.
 _SIZE_GUESS: Final = 1024
+
+
+class _Late(NamedTuple):
+    """What a look above the floors found, and what it proves once its rows are in the window."""
+
+    rows: Sequence[Row]
+    oldest: int
+    seen: Mapping[int, int]
 
 
 class Reader:
@@ -58,6 +66,7 @@ class Reader:
         self._retry_at = 0.0
         self._sweep_at = clock.monotonic() + settings.sweep.total_seconds()
         self._sweep_from: int | None = None
+        self._retry_all = False
         self._missing: list[Flight] = []
         self.more = False
         """Whether the last read left rows behind that could be read at once."""
@@ -72,6 +81,7 @@ class Reader:
             Unavailable: the database is away.
         """
         self.more = False
+        self._missing = []
         leases = self._held()
         if not leases:
             return []
@@ -79,16 +89,18 @@ class Reader:
         fresh = await self._fresh(hand, leases, limit)
         late = await self._late(hand, leases)
         await self._mark(hand)
-        swept = await self._sweep(hand, leases)
+        swept, sweep_from = await self._sweep(hand, leases)
         again = await self._retries(hand, leases)
-        due = [row for row in itertools.chain(fresh, late, swept) if row["due"] and not self._held_back(row)]
-        flights = await self._with_bodies(hand, leases, due)
+        rows = [row for row in itertools.chain(fresh, late.rows, swept) if row["due"] and not self._held_back(row)]
+        flights = await self._with_bodies(hand, leases, rows)
         flights += await self._with_bodies(hand, leases, [row for row in again if not self._held_back(row)])
-        still = self._held()
+        self._sweep_from = sweep_from
+        still = {shard for shard, lease in self._held().items() if leases.get(shard) is lease}
         for row in fresh:
-            if still.get(row["shard"]) is leases[row["shard"]]:
+            if row["shard"] in still:
                 self._floors.advance(row["shard"], row["place"])
-        return [flight for flight in flights if still.get(flight.shard) is flight.lease]
+        self._floors.passed(late.oldest, {shard: floor for shard, floor in late.seen.items() if shard in still})
+        return [flight for flight in flights if flight.shard in still]
 
     def missing(self) -> list[Flight]:
         """Rows of the last reads that have no event in the log; each is given once."""
@@ -113,12 +125,12 @@ class Reader:
         self.more = full or capped
         return rows
 
-    async def _late(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> Sequence[Row]:
+    async def _late(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> _Late:
         """Look for rows that were committed below a cursor after it had passed; at most a tenth of the time."""
         now = self._clock.monotonic()
         ranges = self._floors.ranges(leases)
         if not ranges[0] or now < self._late_at:
-            return ()
+            return _Late((), 0, {})
         page = self._settings.page
         found, oldest, took = await self._between(hand, ranges, page)
         late, complete = list(found), len(found) < page
@@ -128,9 +140,8 @@ class Reader:
             late, took, complete = [*late, *found], took + more, len(found) < page
         self._late_at = self._clock.monotonic() + took * _LATE_SHARE
         self.more |= not complete
-        if complete:
-            self._floors.passed(oldest, dict(zip(ranges[0], ranges[1], strict=True)))
-        return late
+        seen = dict(zip(ranges[0], ranges[1], strict=True)) if complete else {}
+        return _Late(late, oldest if complete else 0, seen)
 
     async def _between(
         self, hand: AsyncHand, ranges: tuple[list[int], list[int], list[int]], limit: int
@@ -149,30 +160,31 @@ class Reader:
         self._floors.mark(rows[0]["xid"], reached)
         self._mark_at = now + _MARK_AFTER
 
-    async def _sweep(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> Sequence[Row]:
+    async def _sweep(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> tuple[Sequence[Row], int | None]:
         """Look through everything below the floors once a minute, a page per read: the backstop."""
-        if self._sweep_from is None:
+        start = self._sweep_from
+        if start is None:
             if self._clock.monotonic() < self._sweep_at:
-                return ()
-            self._sweep_from = 0
+                return (), None
+            start, self._retry_all = 0, True
         floors = [(shard, self._floors.floor[shard]) for shard in leases if shard in self._floors.floor]
         shards, tops = [shard for shard, _ in floors], [top for _, top in floors]
         limit = self._settings.page
-        found, _, took = await self._between(hand, (shards, [self._sweep_from] * len(shards), tops), limit)
-        if len(found) < limit:
-            self._sweep_from = None
-            rest = max(self._settings.sweep.total_seconds(), took * _LATE_SHARE)
-            self._sweep_at = self._clock.monotonic() + rest
-        else:
-            self._sweep_from = found[-1]["place"]
+        found, _, took = await self._between(hand, (shards, [start] * len(shards), tops), limit)
+        if len(found) >= limit:
             self.more = True
-        return found
+            return found, found[-1]["place"]
+        rest = max(self._settings.sweep.total_seconds(), took * _LATE_SHARE)
+        self._sweep_at = self._clock.monotonic() + rest
+        return found, None
 
     async def _retries(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> Sequence[Row]:
+        """Look for refused rows whose wait is over, where any are known of; with every sweep in any case."""
         now = self._clock.monotonic()
         room = max(1, self._settings.window // _RETRY_SHARE) - self._window.retrying()
-        if not self._waiting.any or now < self._retry_at or room <= 0:
+        if not (self._waiting.any or self._retry_all) or now < self._retry_at or room <= 0:
             return ()
+        self._retry_all = False
         self._retry_at = now + self._settings.retry_check.total_seconds()
         but = self._window.places() + self._waiting.behind()
         return await hand.fetch(store.retries(self._schema, leases, but=but, limit=room))

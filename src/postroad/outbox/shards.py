@@ -72,8 +72,7 @@ class Shards:
             name = f"dispatcher:{self._keeper.holder}"
             self._presence = await self._keeper.acquire(name, ttl=self._ttl, on_lost=self._absent)
         living = max(1, await self._keeper.living("dispatcher:"))
-        for lease in [lease for lease in self._held.values() if not lease.held]:
-            self.lost(lease)
+        self.check()
         busy = [shard for shard in self._held if self._busy(shard)]
         self._draining = surplus(self._held, busy=busy, draining=self._draining, living=living)
         await self._give_up([shard for shard in self._draining if not self._busy(shard)])
@@ -89,6 +88,11 @@ class Shards:
             self._forget(shard)
         self._presence = None
         await self._keeper.release_many(leases)
+
+    def check(self) -> None:
+        """Forget what is no longer to be trusted; called before anything is sent, since a stopped process may wake."""
+        for lease in [lease for lease in self._held.values() if not lease.held]:
+            self.lost(lease)
 
     def lost(self, lease: Lease) -> None:
         """A shard's lease is gone: nothing more of it is sent, and late answers change nothing."""
