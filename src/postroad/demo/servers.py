@@ -72,11 +72,11 @@ class Servers:
     def _refuse_what_cannot_run(self) -> None:
         if self._broker == "embedded":
             raise UsageError(
-                "PR201", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL"
+                "PR107", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL"
             )
         remedy = rabbitmq_remedy() if self._broker == "auto" else None
         if remedy:
-            raise UsageError("PR201", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
+            raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
 
     def _start(self) -> None:
         self.postgres = self._stack.enter_context(PostgresServer(self._folder / "postgres"))
