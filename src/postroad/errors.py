@@ -33,6 +33,7 @@ CODES: Final[dict[str, str]] = {
     "PR506": "a handler exceeded its time limit",
     "PR507": "the retry budget is spent",
     "PR508": "a body that must exist is missing from the log",
+    "PR509": "the broker refuses an event for good",
 }
 """Every code and its meaning; ``docs/errors.md`` lists the same, and a test compares the two."""
 

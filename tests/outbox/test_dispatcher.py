@@ -6,15 +6,18 @@ import asyncio
 from datetime import UTC, datetime
 
 import asyncpg
+import pytest
 
 from dispatching import an_event
 from postroad.clock import seconds
+from postroad.errors import Unavailable
 from postroad.outbox import store
 from postroad.outbox.store import QUERIES
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     BodyMissing,
     OutboxCleared,
+    OutboxRead,
     OutboxState,
     PublishesSettled,
     PublishRefused,
@@ -196,6 +199,7 @@ async def test_what_the_broker_refuses_for_good_goes_into_quarantine_with_its_by
     await until(lambda: bool(running.heard.all(PublishRefused)))
     row = await database_rows.fetchrow("SELECT * FROM postroad.quarantine")
     assert (row["kind"], row["key"], row["body"]) == ("event", str(bad.id), b'{"too": "large"}')
+    assert (row["code"], row["class"]) == ("PR509", "quarantine")
     assert "406" in row["reason"]
     assert (row["exchange"], row["routing_key"]) == ("flights.events", "flights.flight.departed.v1")
     assert await waiting(database_rows) == 0
@@ -336,3 +340,71 @@ async def test_the_hot_reads_use_the_primary_key_while_a_hundred_thousand_rows_w
         plan = "\n".join(row[0] for row in await database_rows.fetch(text, *arguments))
         assert "Seq Scan on outbox" not in plan, plan
         assert ("outbox_waiting" if name == "retries" else "outbox_pkey") in plan
+
+
+async def test_a_read_that_fails_halfway_leaves_nothing_behind(author, broker, process, monkeypatch):
+    """The bodies cannot be read the first time: the rows of that read, late ones too, come with the next."""
+    running = await process(broker)
+    late = an_event("k1")
+    fail = False
+    fetch = AsyncpgHand.fetch
+
+    async def failing(self, statement):
+        nonlocal fail
+        if fail and statement.text == QUERIES.text("bodies", "postroad"):
+            fail = False
+            raise Unavailable("PR301", "gone for a moment")
+        return await fetch(self, statement)
+
+    monkeypatch.setattr(AsyncpgHand, "fetch", failing)
+    async with author.open() as connection:
+        await author.stage_on(connection, late)
+        await author.stage(an_event("k1"))
+        await cleared(running, 1)
+        fail = True
+    await until(lambda: str(late.id) in broker.ids(), within=5)
+    assert not fail
+
+
+async def test_new_events_do_not_overtake_those_that_go_again(author, broker, process):
+    broker.at_once = False
+    first = await author.stage(an_event("k"))
+    running = await process(broker, unknown_pause=seconds(0.5))
+    await until(lambda: len(broker.unanswered) == 1)
+    broker.answer(Settlement.UNKNOWN)
+    second = await author.stage(an_event("k"))
+    running.dispatcher.wake()
+    await until(lambda: len(broker.seen) >= 2)
+    broker.at_once = True
+    broker.answer()
+    await cleared(running, 2)
+    assert broker.ids() == [*first, *first, *second]
+
+
+async def test_a_fault_in_one_part_ends_the_service_and_gives_the_shards_back(broker, process, database_rows):
+    running = await process(broker)
+
+    def fault(*_args, **_named):
+        raise LookupError("a fault")
+
+    running.dispatcher._reader._fresh = fault
+    with pytest.raises(LookupError):
+        await running.running
+    assert await database_rows.fetchval("SELECT count(*) FROM postroad.lease WHERE holder IS NOT NULL") == 0
+
+
+async def test_a_row_for_one_consumer_alone_is_read_with_its_target(author, broker, process, database_rows):
+    await author.stage(an_event("k"))
+    await database_rows.execute("UPDATE postroad.outbox SET target = 'board'")
+    running = await process(broker)
+    await cleared(running, 1)
+    assert (broker.seen[0].exchange, broker.seen[0].routing_key) == ("flights.replay", "board")
+
+
+async def test_a_shard_that_holds_most_rows_is_still_read_in_whole_pages(author, broker, process):
+    await author.stage(*[an_event("one") for _ in range(1500)])
+    running = await process(broker, shards=None)
+    await cleared(running, 1500)
+    reads = [read.count for read in running.heard.all(OutboxRead)]
+    assert max(reads) == 500
+    assert len(reads) <= 10

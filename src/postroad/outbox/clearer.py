@@ -248,5 +248,5 @@ def _verdict(flight: Flight, answer: Settled) -> Verdict:
     reason = f"the broker refused it ({answer.code}): {answer.reason}" if answer.code else answer.reason
     print_of = hashlib.sha256(f"publish {answer.code} {flight.route.key}".encode()).hexdigest()[:16]
     return Verdict(
-        failure=FailureClass.QUARANTINE, code="PR303", reason=reason, error_type="Refused", fingerprint=print_of
+        failure=FailureClass.QUARANTINE, code="PR509", reason=reason, error_type="Refused", fingerprint=print_of
     )
