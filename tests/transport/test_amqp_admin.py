@@ -121,7 +121,7 @@ async def test_a_line_that_breaks_during_login_is_not_taken_for_a_wrong_password
 
 async def test_missing_rights_are_told_by_name(vhost: str, rabbit: Rabbit, topology: Topology, transport_to: Any) -> None:  # fmt: skip
     name = vhost.rpartition("/")[2]
-    url = rabbit.add_user("reader", "reader", configure="^$", write="^$", vhost=name)
+    url = rabbit.add_user(f"reader-{name}", "reader", configure="^$", write="^$", vhost=name)
     with pytest.raises(AccessRefused, match="may not declare exchange 'shop.events'"):
         await transport_to(url).apply(topology)
 
@@ -129,7 +129,7 @@ async def test_missing_rights_are_told_by_name(vhost: str, rabbit: Rabbit, topol
 async def test_a_consumer_needs_no_right_to_declare_its_owners_exchanges(vhost: str, rabbit: Rabbit, transport_to: Any) -> None:  # fmt: skip
     await transport_to(vhost).apply(Topology.of(publishes=["shop"]))
     name = vhost.rpartition("/")[2]
-    url = rabbit.add_user("billing", "billing", configure="^(billing|postroad).*", write="^(billing|postroad).*", vhost=name)  # fmt: skip
+    url = rabbit.add_user(f"billing-{name}", "billing", configure="^(billing|postroad).*", write="^(billing|postroad).*", vhost=name)  # fmt: skip
     await transport_to(url).apply(Topology.of(consumers=[("billing", ["shop.order.placed"])]))
 
 

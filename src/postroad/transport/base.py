@@ -96,8 +96,9 @@ class Incoming:
 class Intake(Protocol):
     """One consumer's stream of deliveries. Everything received is owed: ack it, or give it back.
 
-    After `pause` (or a lost connection) the tags of that generation are dead: acking them is harmless, counted
-    as stale, and the broker delivers those messages again.
+    What was taken before a `pause` may still be acked or given back. After a lost connection, a channel that the
+    broker closed, or a consumer that it cancelled, the tags of that generation are dead: acking them is harmless,
+    counted as stale, and the broker delivers those messages again.
     """
 
     async def take(self, most: int) -> Sequence[Incoming]:

@@ -78,6 +78,11 @@ class AmqpIntake:
 
     # --- on the caller's loop -----------------------------------------------------------------------------------
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped for good."""
+        return self._stopped
+
     async def take(self, most: int) -> Sequence[Incoming]:
         """See `Intake.take`. Several may wait; each delivery goes to one of them."""
         buffer = self._buffer

@@ -94,7 +94,7 @@ class AmqpTransport:
             chance=self._chance,
             changed=self._note_change,
         )
-        self._intakes.append(intake)
+        self._intakes = [*(other for other in self._intakes if not other.stopped), intake]
         if self._engine is not None:
             self._engine.add_intake(intake)
         return intake
@@ -304,7 +304,7 @@ class Engine:
         self._connect(publisher.ROLE, worker.connected, down, blocked)
 
     def _consume_with(self, worker: AmqpIntake) -> None:
-        self._consumers.append(worker)
+        self._consumers = [*(other for other in self._consumers if not other.stopped), worker]
         if self._standing is not None:
             worker.connected(self._standing)
         if intakes.ROLE in self._connections:
