@@ -12,8 +12,9 @@ from postroad.errors import UsageError
 from postroad.outbox.publish import Publish, by_schema, outside_transaction, prepare
 from postroad.outbox.stage import StagedEvent, stage
 from postroad.outbox.unawaited import Publishing, UnawaitedPublish
-from postroad.sql.asyncpg import AsyncpgHand, AsyncpgTransactions
+from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.drive import drive
+from postroad.sql.transactions import AsyncpgTransactions
 
 if TYPE_CHECKING:
     import asyncpg

@@ -23,8 +23,8 @@ from postroad.retry import Backoff
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
 from postroad.signals.catalog import DeliverySettled
-from postroad.sql.asyncpg import AsyncpgTransactions
 from postroad.sql.manager import Manager
+from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.base import Incoming, Tag
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings

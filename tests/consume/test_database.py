@@ -21,8 +21,8 @@ from postroad.signals.catalog import (
     IntakeResumed,
     WorkSettled,
 )
-from postroad.sql.asyncpg import AsyncpgTransactions
 from postroad.sql.migrations import Roles, migrate
+from postroad.sql.transactions import AsyncpgTransactions
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)

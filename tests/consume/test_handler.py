@@ -14,7 +14,7 @@ from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.events.cause import current_cause
 from postroad.signals.catalog import DeliveryResult
-from postroad.sql.asyncpg import AsyncpgUnit
+from postroad.sql.transactions import AsyncpgUnit
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 

@@ -7,8 +7,8 @@ import pytest
 
 from postroad.errors import AccessRefused, Unavailable, UsageError
 from postroad.sql import Statement
-from postroad.sql.asyncpg import AsyncpgTransactions
 from postroad.sql.manager import Manager, connect, masked
+from postroad.sql.transactions import AsyncpgTransactions
 
 
 @pytest.fixture

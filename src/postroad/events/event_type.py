@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from postroad.errors import UsageError
-
-if TYPE_CHECKING:
-    from postroad.events.producer import Producer
 
 Model: TypeAlias = type
 """The class of a payload."""
@@ -51,13 +48,37 @@ class Subscribers(StrEnum):
     OPTIONAL = "optional"
 
 
+class Owned(Protocol):
+    """What an event type needs to know of the producer that owns it."""
+
+    @property
+    def name(self) -> str:
+        """The first segment of the names of its types."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The CloudEvents source of its events."""
+        ...
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that only it writes to."""
+        ...
+
+    @property
+    def schema(self) -> str | None:
+        """The database schema that its events are staged in; None for the process's."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType:
     """One version of one event type, as its producer declared it. Equal when type and version are."""
 
     type: str
     version: int
-    producer: Producer = field(compare=False, repr=False)
+    producer: Owned = field(compare=False, repr=False)
     model: Model = field(compare=False, repr=False)
     adapter: TypeAdapter[Any] = field(compare=False, repr=False)
     retention: Keep = field(compare=False)

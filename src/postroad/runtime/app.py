@@ -24,7 +24,7 @@ from postroad.runtime.observers import observers
 from postroad.runtime.process import Process
 from postroad.runtime.serve import fast_loop, serve, tell
 from postroad.runtime.settings import Role, Settings, TopologyMode, read_settings
-from postroad.sql.asyncpg import AsyncpgTransactions
+from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings

@@ -1,21 +1,18 @@
-"""The asyncpg hand: how pipelines run on an asyncpg connection, and handlers' transactions from a pool."""
+"""The asyncpg hand: how pipelines run on an asyncpg connection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 from typing_extensions import override
 
-from postroad.sql.drive import AsyncHand, Rows, drive
+from postroad.sql.drive import AsyncHand, Rows
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
-    from postroad.sql.manager import Manager
-    from postroad.sql.statement import Pipeline, Statement
+    from postroad.sql.statement import Statement
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
     _DriverConnection = asyncpg.Connection[asyncpg.Record]
@@ -72,44 +69,3 @@ class AsyncpgHand(AsyncHand):
             return ()
         rows: Any = await self.connection.fetch(statement.text, *statement.args)
         return cast("Rows", rows)  # A Record is read like a mapping; it is not registered as one.
-
-
-class AsyncpgUnit:
-    """One open transaction on a pooled asyncpg connection."""
-
-    __slots__ = ("_hand", "tx")
-
-    def __init__(self, connection: Connection) -> None:
-        """Speak for the transaction that is open on `connection`."""
-        self.tx = connection
-        self._hand = AsyncpgHand(connection)
-
-    @property
-    def lost(self) -> bool:
-        """See `Unit.lost`."""
-        try:
-            return self.tx.is_closed()
-        except asyncpg.InterfaceError:  # Cut, and taken back by the pool.
-            return True
-
-    async def drive(self, pipeline: Pipeline[T]) -> T:
-        """See `Unit.drive`."""
-        return await drive(pipeline, self._hand)
-
-    def terminate(self) -> None:
-        """See `Unit.terminate`."""
-        self.tx.terminate()
-
-
-class AsyncpgTransactions:
-    """Handlers' transactions from our own pool: the default for ``async def`` handlers."""
-
-    def __init__(self, manager: Manager) -> None:
-        """Take connections from `manager`."""
-        self._manager = manager
-
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncpgUnit]:
-        """See `Transactions.begin`."""
-        async with self._manager.transaction() as connection:
-            yield AsyncpgUnit(connection)
