@@ -1,0 +1,55 @@
+"""What the Apps of these tests do to themselves, as their environment says.
+
+ROAD_AT=point:count:signal   sends itself that signal when it has come to `point` so many times
+ROAD_WITHOUT=name,name       switches mechanisms of Postroad off, so that a test can show what they are for
+ROAD_HEARTBEAT=seconds       a shorter heartbeat than the product's, so that a test can outwait several
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+
+from postroad.clock import seconds
+from postroad.runtime import app
+from postroad.signals import Signal, Sink
+from postroad.signals.catalog import DeliveriesCommitted, HandlerStarted, PublishesSettled, PublishResult
+from postroad.transport.amqp import AmqpSettings
+from road.apps import without
+
+
+def prepare() -> list[Sink]:
+    """The sinks of an App; what is to be switched off is off when this returns."""
+    for name in filter(None, os.environ.get("ROAD_WITHOUT", "").split(",")):
+        without.SWITCHES[name]()
+    if "ROAD_HEARTBEAT" in os.environ:
+        heartbeat = seconds(float(os.environ["ROAD_HEARTBEAT"]))
+        app.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,misc,assignment]
+    if "ROAD_AT" not in os.environ:
+        return []
+    point, count, number = os.environ["ROAD_AT"].split(":")
+    return [_at(point, int(count), signal.Signals[number])]
+
+
+def _at(point: str, count: int, number: signal.Signals) -> Sink:
+    passed = 0
+
+    def hear(heard: Signal) -> None:
+        nonlocal passed
+        if _is_at(point, heard):
+            passed += 1
+            if passed == count:
+                os.kill(os.getpid(), number)
+
+    return hear
+
+
+def _is_at(point: str, heard: Signal) -> bool:
+    match point:
+        case "handler":
+            return isinstance(heard, HandlerStarted)
+        case "committed":
+            return isinstance(heard, DeliveriesCommitted)
+        case _:
+            return isinstance(heard, PublishesSettled) and heard.result is PublishResult.CONFIRMED

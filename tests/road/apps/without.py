@@ -1,0 +1,136 @@
+"""Mechanisms of Postroad, each with what switches it off in this process: for sabotages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from postroad import failures
+from postroad.consume import attempt, inbox, pipeline
+from postroad.events import Subscription
+from postroad.leases.lease import Lease
+from postroad.outbox import store
+from postroad.outbox.clearer import Clearer
+from postroad.outbox.shards import Shards
+from postroad.transport.amqp.intake import AmqpIntake
+from postroad.transport.amqp.publisher import AmqpPublisher
+from postroad.transport.base import Incoming, Outgoing, Settled, Settlement
+
+SCHEMA = "postroad"
+
+
+def _always(value: Any) -> Callable[..., Generator[None, None, Any]]:
+    """A pipeline that asks the database nothing."""
+
+    def pipeline_of(*_: object, **__: object) -> Generator[None, None, Any]:
+        yield from ()
+        return value
+
+    return pipeline_of
+
+
+def no_inbox() -> None:
+    """Every delivery counts as fresh."""
+    inbox.claim = _always(inbox.Claim.FRESH)  # type: ignore[assignment]
+
+
+def no_order_guard() -> None:
+    """Every sequence counts as the newest."""
+    inbox.newest = _always(True)  # type: ignore[assignment]
+
+
+def no_late_ack() -> None:
+    """Deliveries are acked as they are taken."""
+    take, ack = AmqpIntake.take, AmqpIntake.ack
+
+    async def taken(self: AmqpIntake, most: int) -> Sequence[Incoming]:
+        batch = await take(self, most)
+        ack(self, [incoming.tag for incoming in batch])
+        return batch
+
+    AmqpIntake.take = taken  # type: ignore[method-assign]
+    AmqpIntake.ack = AmqpIntake.give_back = lambda *_: None  # type: ignore[method-assign]
+
+
+def no_giving_back() -> None:
+    """What would go back is acked."""
+    AmqpIntake.give_back = AmqpIntake.ack  # type: ignore[method-assign]
+
+
+def no_identity() -> None:
+    """Every send mints a new id."""
+    publish = AmqpPublisher.publish
+
+    def minted(message: Outgoing) -> Outgoing:
+        new = str(uuid4())
+        return replace(
+            message, message_id=new, body=message.body.replace(message.message_id.encode(), new.encode())
+        )
+
+    def published(self: AmqpPublisher, batch: Sequence[Outgoing]) -> None:
+        publish(self, [minted(message) for message in batch])
+
+    AmqpPublisher.publish = published  # type: ignore[method-assign]
+
+
+def no_unknown() -> None:
+    """A publish whose fate nobody knows counts as confirmed."""
+    settled = Clearer.settled
+
+    def hear(self: Clearer, batch: Sequence[Settled]) -> Any:
+        sure = [
+            replace(one, settlement=Settlement.CONFIRMED) if one.settlement is Settlement.UNKNOWN else one
+            for one in batch
+        ]
+        return settled(self, sure)
+
+    Clearer.settled = hear  # type: ignore[method-assign]
+
+
+def no_distrust() -> None:
+    """A holder trusts its leases for ever, and is never told of their loss: the fence in the database stands alone."""
+    Lease.held = property(lambda _: True)  # type: ignore[assignment,method-assign]
+    Shards.lost = lambda *_: None  # type: ignore[method-assign]
+
+
+def no_fence() -> None:
+    """The outbox obeys whoever asks."""
+    text = store.QUERIES.text("clear", SCHEMA)
+    open_gate = text.replace("AND mine.token = lease.token", "").replace(
+        "WHERE lease.holder = $3::uuid", "WHERE $3::uuid IS NOT NULL"
+    )
+    assert open_gate != text
+    store.QUERIES._rendered["clear", SCHEMA] = open_gate
+
+
+def no_giving_back_of_what_the_database_lost() -> None:
+    """A failure is the handler's, even if our own database went away under it."""
+    attempt._is_away = lambda *_: False
+
+
+def no_versions() -> None:
+    """A consumer reads every version."""
+    Subscription.accepts = lambda *_: True  # type: ignore[method-assign]
+
+
+def no_ownership() -> None:
+    """Whoever writes to an exchange may speak for anybody."""
+
+    def believed(_: object, arrival: pipeline.Arrival) -> pipeline.Arrival:
+        assert arrival.envelope is not None
+        return replace(arrival, message_key=pipeline.message_key(arrival.envelope))
+
+    pipeline.vouched = believed
+
+
+def no_discretion() -> None:
+    """Reasons repeat what foreign errors say."""
+    described = failures._described
+    failures._described = lambda error, state=None: f"{described(error, state)}: {error}"
+
+
+SWITCHES: dict[str, Callable[[], None]] = {
+    name.removeprefix("no_"): switch for name, switch in list(globals().items()) if name.startswith("no_")
+}
