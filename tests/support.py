@@ -64,5 +64,5 @@ class Recorder:
 async def until(condition: Callable[[], bool], *, within: float = 20, every: float = 0.01) -> None:
     """Look until `condition` holds; TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - other threads set what is looked at
             await asyncio.sleep(every)

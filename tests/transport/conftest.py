@@ -6,19 +6,21 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from support import Recorder, ThreadOwner, until
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.signals import Signals
 from postroad.testing.servers import RabbitNode
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
-from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.base import Incoming, Outgoing, Settled
 from postroad.transport.topology import Topology
+from support import Recorder, ThreadOwner, until
+
+if TYPE_CHECKING:
+    from postroad.transport.amqp.intake import AmqpIntake
 
 QUICK = {"first": seconds(0.05), "most": seconds(0.2)}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pika import frame, spec
@@ -11,10 +11,13 @@ from postroad.clock import seconds
 from postroad.errors import AccessRefused, SettingsError, TopologyError, Unavailable
 from postroad.signals.catalog import TopologyMismatch
 from postroad.testing.servers import Rabbit, TcpProxy, free_port
-from postroad.transport.amqp import AmqpTransport
 from postroad.transport.amqp.admin import Session
+from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.faults import unequal
 from postroad.transport.topology import Exchange, Queue, Topology
+
+if TYPE_CHECKING:
+    from postroad.transport.amqp import AmqpTransport
 
 
 @pytest.fixture
@@ -43,7 +46,9 @@ async def test_verify_names_everything_that_is_missing(vhost: str, topology: Top
     assert line.heard.all(TopologyMismatch) == [TopologyMismatch("exchange", 1), TopologyMismatch("queue", 2)]
 
 
-async def test_a_queue_declared_otherwise_is_named_with_the_difference(vhost: str, topology: Topology, transport_to: Any) -> None:  # fmt: skip
+async def test_a_queue_declared_otherwise_is_named_with_the_difference(
+    vhost: str, topology: Topology, transport_to: Any
+) -> None:
     transport = transport_to(vhost)
     other = Queue("billing", {**topology.queues[0].arguments, "x-overflow": "drop-head"})
     await transport.apply(Topology(topology.exchanges, (other,)))
@@ -55,13 +60,15 @@ async def test_a_queue_declared_otherwise_is_named_with_the_difference(vhost: st
     )
 
 
-async def test_a_missing_argument_and_an_exchange_of_another_type_are_named(vhost: str, topology: Topology, transport_to: Any) -> None:  # fmt: skip
+async def test_a_missing_argument_and_an_exchange_of_another_type_are_named(
+    vhost: str, topology: Topology, transport_to: Any
+) -> None:
     transport = transport_to(vhost)
     await transport.apply(Topology(queues=(Queue("billing", {"x-queue-type": "quorum"}),)))
     with pytest.raises(TopologyError, match=r"queue 'billing' has x-dead-letter-\S+ unset, declared 'billing|postroad"):
         await transport.apply(topology)
     await transport.apply(Topology(exchanges=(Exchange("cafe.events", "direct"),)))
-    with pytest.raises(TopologyError, match="exchange 'cafe.events' has type 'direct', declared 'topic'"):
+    with pytest.raises(TopologyError, match=r"exchange 'cafe.events' has type 'direct', declared 'topic'"):
         await transport.apply(Topology.of(publishes=["cafe"]))
 
 
@@ -69,7 +76,9 @@ def test_the_text_of_a_406_that_speaks_of_something_else_is_not_misread() -> Non
     assert unequal("PRECONDITION_FAILED - unknown delivery tag 7") is None
 
 
-async def test_a_wrong_password_is_told_in_one_line_that_names_the_setting(vhost: str, rabbit: Rabbit, transport_to: Any) -> None:  # fmt: skip
+async def test_a_wrong_password_is_told_in_one_line_that_names_the_setting(
+    vhost: str, rabbit: Rabbit, transport_to: Any
+) -> None:
     url = rabbit.url(vhost.rpartition("/")[2], "guest", "wrong-secret")
     with pytest.raises(AccessRefused) as caught:
         await transport_to(url).connect()
@@ -81,12 +90,12 @@ async def test_a_wrong_password_is_told_in_one_line_that_names_the_setting(vhost
 
 
 async def test_a_missing_virtual_host_is_named(rabbit: Rabbit, transport_to: Any) -> None:
-    with pytest.raises(AccessRefused, match="'nowhere'.*POSTROAD_BROKER_URL"):
+    with pytest.raises(AccessRefused, match=r"'nowhere'.*POSTROAD_BROKER_URL"):
         await transport_to(rabbit.url("nowhere")).connect()
 
 
 async def test_nobody_there_is_unavailable_and_not_refused(transport_to: Any) -> None:
-    with pytest.raises(Unavailable, match="nothing listens there.*PR302") as caught:
+    with pytest.raises(Unavailable, match=r"nothing listens there.*PR302") as caught:
         await transport_to(f"amqp://guest:guest@127.0.0.1:{free_port()}/").connect()
     assert not isinstance(caught.value, AccessRefused)
 
@@ -119,24 +128,28 @@ async def test_a_line_that_breaks_during_login_is_not_taken_for_a_wrong_password
     assert not isinstance(caught.value, AccessRefused)
 
 
-async def test_missing_rights_are_told_by_name(vhost: str, rabbit: Rabbit, topology: Topology, transport_to: Any) -> None:  # fmt: skip
+async def test_missing_rights_are_told_by_name(
+    vhost: str, rabbit: Rabbit, topology: Topology, transport_to: Any
+) -> None:
     name = vhost.rpartition("/")[2]
     url = rabbit.add_user(f"reader-{name}", "reader", configure="^$", write="^$", vhost=name)
-    with pytest.raises(AccessRefused, match="may not declare exchange 'shop.events'"):
+    with pytest.raises(AccessRefused, match=r"may not declare exchange 'shop.events'"):
         await transport_to(url).apply(topology)
 
 
-async def test_a_consumer_needs_no_right_to_declare_its_owners_exchanges(vhost: str, rabbit: Rabbit, transport_to: Any) -> None:  # fmt: skip
+async def test_a_consumer_needs_no_right_to_declare_its_owners_exchanges(
+    vhost: str, rabbit: Rabbit, transport_to: Any
+) -> None:
     await transport_to(vhost).apply(Topology.of(publishes=["shop"]))
     name = vhost.rpartition("/")[2]
-    url = rabbit.add_user(f"billing-{name}", "billing", configure="^(billing|postroad).*", write="^(billing|postroad).*", vhost=name)  # fmt: skip
+    url = rabbit.add_user(
+        f"billing-{name}", "billing", configure="^(billing|postroad).*", write="^(billing|postroad).*", vhost=name
+    )
     await transport_to(url).apply(Topology.of(consumers=[("billing", ["shop.order.placed"])]))
 
 
 @pytest.mark.parametrize("url", ["http://localhost/", "amqp://u:p@host:port/", "nonsense"])
 def test_a_url_that_is_none_names_the_setting_and_not_the_url(url: str) -> None:
-    from postroad.transport.amqp.connection import Address  # noqa: PLC0415 - only here
-
     with pytest.raises(SettingsError, match="POSTROAD_BROKER_URL") as caught:
         Address.of(url)
     assert "u:p" not in str(caught.value)

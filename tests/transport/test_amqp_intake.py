@@ -3,11 +3,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from support import until
 
 from postroad.clock import seconds
 from postroad.signals.catalog import (
@@ -19,9 +18,13 @@ from postroad.signals.catalog import (
     StaleAcks,
 )
 from postroad.testing.servers import Rabbit, RabbitNode, TcpProxy
-from postroad.transport.amqp.intake import AmqpIntake
+from postroad.transport.amqp.admin import Session
 from postroad.transport.amqp.owed import Owed
 from postroad.transport.base import Settlement, Tag
+from support import until
+
+if TYPE_CHECKING:
+    from postroad.transport.amqp.intake import AmqpIntake
 
 
 @pytest.fixture
@@ -99,7 +102,9 @@ async def test_acks_in_any_order_never_ack_what_is_not_done(taking: Any, drain: 
 
 
 @pytest.mark.sabotage
-async def test_an_ack_up_to_the_last_done_one_would_ack_the_undone(taking: Any, drain: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_an_ack_up_to_the_last_done_one_would_ack_the_undone(
+    taking: Any, drain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Owed, "settle", lambda _self, tags: (max(tags), ()))
     line, intake = taking
     await sent(line, 10)
@@ -151,7 +156,7 @@ async def test_a_paused_intake_gives_back_what_was_not_taken_and_settles_what_wa
 
 async def until_depth(line: Any, count: int) -> None:
     async with asyncio.timeout(10):
-        while await line.transport.depths(["billing"]) != {"billing": count}:
+        while await line.transport.depths(["billing"]) != {"billing": count}:  # noqa: ASYNC110 - the broker tells nobody
             await asyncio.sleep(0.01)
 
 
@@ -177,7 +182,9 @@ async def drain_all(intake: AmqpIntake) -> list[Any]:
     return taken
 
 
-async def test_after_a_severed_line_the_consumer_is_confirmed_again_and_old_acks_do_nothing(line_to: Any, proxy: TcpProxy, vhost: str, rabbit: Rabbit, topology: Any, drain: Any) -> None:  # fmt: skip
+async def test_after_a_severed_line_the_consumer_is_confirmed_again_and_old_acks_do_nothing(
+    line_to: Any, proxy: TcpProxy, vhost: str, rabbit: Rabbit, topology: Any, drain: Any
+) -> None:
     line = await line_to(through(proxy, vhost, rabbit), topology, {"billing": 10})
     intake = line.intakes["billing"]
     await sent(line, 3)
@@ -203,7 +210,15 @@ async def test_after_a_severed_line_the_consumer_is_confirmed_again_and_old_acks
 
 
 @pytest.mark.sabotage
-async def test_without_generations_an_old_ack_would_settle_a_new_delivery(line_to: Any, proxy: TcpProxy, vhost: str, rabbit: Rabbit, topology: Any, drain: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_without_generations_an_old_ack_would_settle_a_new_delivery(
+    line_to: Any,
+    proxy: TcpProxy,
+    vhost: str,
+    rabbit: Rabbit,
+    topology: Any,
+    drain: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     line = await line_to(through(proxy, vhost, rabbit), topology, {"billing": 10})
     intake = line.intakes["billing"]
     monkeypatch.setattr(intake, "_current", lambda tags: [tag.number for tag in tags])
@@ -218,7 +233,9 @@ async def test_without_generations_an_old_ack_would_settle_a_new_delivery(line_t
     assert await line.transport.depths(["billing"]) == {"billing": 1}
 
 
-async def test_a_queue_deleted_under_the_consumer_is_reported_and_taken_up_again(line_to: Any, vhost: str, topology: Any, drain: Any) -> None:  # fmt: skip
+async def test_a_queue_deleted_under_the_consumer_is_reported_and_taken_up_again(
+    line_to: Any, vhost: str, topology: Any, drain: Any
+) -> None:
     line = await line_to(vhost, topology, {"billing": 10})
     other = await line_to(vhost, topology)
     line.heard.forget()
@@ -237,13 +254,13 @@ async def test_a_queue_deleted_under_the_consumer_is_reported_and_taken_up_again
 
 
 def session(line: Any) -> Any:
-    from postroad.transport.amqp.admin import Session  # noqa: PLC0415 - a test's own hand on the broker
-
     return Session(line.transport._address, line.transport._settings)
 
 
 @pytest.mark.heavy
-async def test_a_caller_that_blocks_its_loop_for_three_heartbeats_costs_no_connection(line_to: Any, vhost: str, topology: Any, drain: Any) -> None:  # fmt: skip
+async def test_a_caller_that_blocks_its_loop_for_three_heartbeats_costs_no_connection(
+    line_to: Any, vhost: str, topology: Any, drain: Any
+) -> None:
     line = await line_to(vhost, topology, {"billing": 10}, heartbeat=seconds(1))
     await sent(line, 1)
     time.sleep(3.5)  # noqa: ASYNC251 - the fault itself
@@ -255,7 +272,9 @@ async def test_a_caller_that_blocks_its_loop_for_three_heartbeats_costs_no_conne
 
 
 @pytest.mark.heavy
-async def test_a_silent_broker_is_given_up_after_missed_heartbeats_and_found_again(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+async def test_a_silent_broker_is_given_up_after_missed_heartbeats_and_found_again(
+    line_to: Any, node: RabbitNode, topology: Any
+) -> None:
     line = await line_to(node.add_vhost("mute"), topology, {"billing": 10}, heartbeat=seconds(1))
     node.pause()
     try:

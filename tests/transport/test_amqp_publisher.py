@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import until
 
 from postroad.clock import seconds
 from postroad.signals.catalog import ChannelClosed, ConnectionBlocked, ConnectionDown, ConnectionUp
-from postroad.testing.servers import RabbitNode
 from postroad.transport.amqp.publisher import AmqpPublisher
 from postroad.transport.base import Settlement
 from postroad.transport.topology import Queue, Topology
+from support import until
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import RabbitNode
 
 CONFIRMED, RETURNED, NACKED = Settlement.CONFIRMED, Settlement.RETURNED, Settlement.NACKED
 UNKNOWN, REFUSED = Settlement.UNKNOWN, Settlement.REFUSED
@@ -42,7 +44,9 @@ async def test_a_publish_that_no_queue_wants_is_returned_though_the_broker_acks_
 
 
 @pytest.mark.sabotage
-async def test_without_returns_an_unroutable_publish_would_pass_for_confirmed(line_to: Any, vhost: str, topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+async def test_without_returns_an_unroutable_publish_would_pass_for_confirmed(
+    line_to: Any, vhost: str, topology: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(AmqpPublisher, "_returns", lambda *_: None)
     line = await line_to(vhost, topology)
     assert kinds(await line.outcomes(line.message(routing_key="shop.order.lost.v1"))) == [CONFIRMED]
@@ -100,7 +104,9 @@ async def test_without_caution_the_culprit_is_never_found(line: Any, monkeypatch
 
 
 @pytest.mark.heavy
-async def test_a_message_over_the_brokers_limit_is_refused_with_its_code(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+async def test_a_message_over_the_brokers_limit_is_refused_with_its_code(
+    line_to: Any, node: RabbitNode, topology: Any
+) -> None:
     line = await line_to(node.add_vhost("large"), topology)
     (settled,) = await line.outcomes(line.message(body=b"x" * 200_000))
     assert (settled.settlement, settled.code) == (REFUSED, 406)
@@ -115,7 +121,9 @@ async def test_what_cannot_be_framed_is_refused_here_and_the_rest_goes_out(line:
     assert kinds(settled) == [CONFIRMED, REFUSED, REFUSED, CONFIRMED]
 
 
-async def test_a_vouched_publish_carries_the_user_that_the_broker_checked(line_to: Any, vhost: str, topology: Any, drain: Any) -> None:  # fmt: skip
+async def test_a_vouched_publish_carries_the_user_that_the_broker_checked(
+    line_to: Any, vhost: str, topology: Any, drain: Any
+) -> None:
     line = await line_to(vhost, topology, {"billing": 10}, vouch=True)
     await line.outcomes(line.message(headers={"postroad-replay": "7"}))
     (delivery,) = await drain(line.intakes["billing"], 1)
@@ -132,7 +140,9 @@ async def test_while_the_broker_is_away_publishes_are_settled_unknown_at_once(li
 
 
 @pytest.mark.heavy
-async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(
+    line_to: Any, node: RabbitNode, topology: Any
+) -> None:
     line = await line_to(node.add_vhost("blocked"), topology, confirm_within=seconds(0.3))
     changes: list[bool] = []
     line.publisher.on_writable(lambda: changes.append(line.publisher.writable))
@@ -155,7 +165,9 @@ async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(line
 
 
 @pytest.mark.heavy
-async def test_an_overdue_confirm_is_unknown_and_the_road_is_made_anew(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+async def test_an_overdue_confirm_is_unknown_and_the_road_is_made_anew(
+    line_to: Any, node: RabbitNode, topology: Any
+) -> None:
     line = await line_to(node.add_vhost("silent"), topology, confirm_within=seconds(0.4), connect_within=seconds(2))
     node.pause()
     try:
@@ -170,7 +182,9 @@ async def test_an_overdue_confirm_is_unknown_and_the_road_is_made_anew(line_to: 
 
 
 @pytest.mark.heavy
-async def test_publishes_without_an_answer_when_the_broker_dies_are_unknown_and_go_out_later(line_to: Any, node: RabbitNode, topology: Any) -> None:  # fmt: skip
+async def test_publishes_without_an_answer_when_the_broker_dies_are_unknown_and_go_out_later(
+    line_to: Any, node: RabbitNode, topology: Any
+) -> None:
     line = await line_to(node.add_vhost("dying"), topology)
     node.pause()
     messages = [line.message() for _ in range(100)]

@@ -14,8 +14,10 @@ from postroad.transport.base import Outgoing
 
 TEXT = st.text(max_size=40)
 HEADERS = st.dictionaries(
-    st.text(min_size=1, max_size=20), st.one_of(TEXT, st.integers(-(2**31), 2**31 - 1), st.booleans(), st.none()), max_size=4
-)  # fmt: skip
+    st.text(min_size=1, max_size=20),
+    st.one_of(TEXT, st.integers(-(2**31), 2**31 - 1), st.booleans(), st.none()),
+    max_size=4,
+)
 
 
 def by_pika(channel: int, message: Outgoing, mark: str, *, fragment: int, user_id: str | None) -> bytes:
@@ -54,10 +56,17 @@ def test_what_amqp_cannot_carry_is_refused() -> None:
     encoder = PublishEncoder(1, frame_max=1000)
     for fields in ({"routing_key": "k" * 256}, {"message_id": "\ud800"}):
         given: dict[str, Any] = {
-            "ticket": 1, "exchange": "x", "routing_key": "k", "body": b"", "message_id": "m", "type": "t",
-            "app_id": "a", "correlation_id": "c", "content_type": "json",
-        }  # fmt: skip
-        with pytest.raises(ValueError, match="255|surrogates"):
+            "ticket": 1,
+            "exchange": "x",
+            "routing_key": "k",
+            "body": b"",
+            "message_id": "m",
+            "type": "t",
+            "app_id": "a",
+            "correlation_id": "c",
+            "content_type": "json",
+        }
+        with pytest.raises(ValueError, match=r"255|surrogates"):
             encoder.encode(Outgoing(**{**given, **fields}), "1-1")
     with pytest.raises(UnsupportedAMQPFieldException):
         encoder.encode(Outgoing(**{**given, "headers": {"a": object()}}), "1-1")
