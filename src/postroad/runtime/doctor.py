@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import PostroadError
-from postroad.runtime.operations import admin_transport, connected, refuse_pooler
+from postroad.runtime.operations import connected, refuse_pooler
 from postroad.sql import migrations, queries
 from postroad.sql.partitions import days_ahead
-from postroad.transport.amqp import NOT_CHECKED
+from postroad.transport.amqp.admin import NOT_CHECKED, Session, verify
+from postroad.transport.amqp.connection import Address, AmqpSettings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 QUERIES = queries(__package__, "doctor.sql")
 OLDEST_SERVER: Final = 140000
+OLDEST_BROKER: Final = (3, 10)
 ENOUGH_DAYS: Final = 7
 
 
@@ -76,25 +79,31 @@ async def examine_broker(settings: Settings, topology: Topology | None) -> list[
     """Look at the broker: reachable, and what it lacks of `topology`. Changes nothing."""
     if not settings.broker_url:
         return [Finding("broker", Judgement.NOT_CHECKED, "POSTROAD_BROKER_URL is not set")]
-    transport = admin_transport(settings)
-
-    async def look() -> str:
-        await transport.connect()
-        return "reachable"
-
-    reached = await ask("broker", look, lost="events wait in the outbox, deliveries in their queues; see the text")
-    if reached.judgement is not Judgement.OK:
-        return [reached]
-    if topology is None:
-        return [reached, Finding("topology", Judgement.NOT_CHECKED, "no App was given")]
     try:
-        lacking = await transport.verify(topology)
+        async with Session(Address.of(settings.broker_url), AmqpSettings()) as session:
+            server = session.server
+            lacking = [] if topology is None else await verify(session, topology)
     except PostroadError as error:
-        return [reached, Finding("topology", Judgement.PROBLEM, str(error), "the process does not start; see the text")]
+        lost = "events wait in the outbox, deliveries in their queues; see the text"
+        return [Finding("broker", Judgement.PROBLEM, str(error), lost)]
+    found = [Finding("broker", Judgement.OK, "reachable"), _broker_version(server)]
+    if topology is None:
+        return [*found, Finding("topology", Judgement.NOT_CHECKED, "no App was given")]
     if not lacking:
-        return [reached, Finding("topology", Judgement.OK, "exchanges and queues exist"), _UNSEEN]
+        return [*found, Finding("topology", Judgement.OK, "exchanges and queues exist"), _UNSEEN]
     remedy = "the process does not start, events stay in the outbox; run `postroad topology apply`"
-    return [reached, *(Finding("topology", Judgement.PROBLEM, one.line, remedy) for one in lacking), _UNSEEN]
+    return [*found, *(Finding("topology", Judgement.PROBLEM, one.line, remedy) for one in lacking), _UNSEEN]
+
+
+def _broker_version(server: str) -> Finding:
+    numbers = re.fullmatch(r"RabbitMQ (\d+)\.(\d+).*", server)
+    if numbers is None:
+        remedy = "only RabbitMQ is tested: quorum queues and their arguments may be missing"
+        return Finding("broker version", Judgement.WARNING, server or "unknown", remedy)
+    if (int(numbers[1]), int(numbers[2])) < OLDEST_BROKER:
+        remedy = "dead-lettering there can lose messages; upgrade to RabbitMQ 3.10 or newer"
+        return Finding("broker version", Judgement.PROBLEM, server, remedy)
+    return Finding("broker version", Judgement.OK, server)
 
 
 def examine_settings(settings: Settings) -> list[Finding]:

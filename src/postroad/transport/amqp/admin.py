@@ -91,6 +91,12 @@ class Session:
         if not done:
             self._abort()
 
+    @property
+    def server(self) -> str:
+        """What the broker says it is, such as ``RabbitMQ 4.0.5``; empty before it is connected."""
+        said: dict[str, Any] = getattr(self._connection, "server_properties", None) or {}
+        return f"{said.get('product', 'unknown')} {said.get('version', '')}".strip() if said else ""
+
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the channel and return the broker's answer.
 
