@@ -97,6 +97,12 @@ class Line:
         await until(lambda: all(message.ticket in self.settled for message in messages), within=within)
         return [self.settled[message.ticket] for message in messages]
 
+    async def holds(self, count: int) -> None:
+        """Wait until so many messages are ready in queue `billing`: what a consumer leaves returns a little later."""
+        async with asyncio.timeout(10):
+            while await self.transport.depths(["billing"]) != {"billing": count}:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[RabbitNode]:
