@@ -148,9 +148,17 @@ class Keeper:
 
 async def _shielded(future: concurrent.futures.Future[T]) -> T:
     """Wait for what another thread does; being cancelled does not cancel it there, since it may be half done."""
+    answer = asyncio.wrap_future(future)
+    answer.add_done_callback(_read)
     try:
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await asyncio.shield(answer)
     except asyncio.CancelledError:
         if future.cancelled():
             raise Unavailable("PR301", "the lease keeper was stopped before it could answer") from None
         raise
+
+
+def _read(answer: asyncio.Future[Any]) -> None:
+    """Look at its error, so that the loop does not report one that nobody awaits any more."""
+    if not answer.cancelled():
+        answer.exception()
