@@ -75,6 +75,7 @@ class Author:
 
     async def _next(self) -> Flight | Malformed | None:
         while self._taken >= self._limit:
+            say(staged=self.staged, waits_at=self._limit)
             self._more.clear()
             await self._more.wait()
         self._taken += 1

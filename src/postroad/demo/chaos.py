@@ -12,7 +12,7 @@ from postroad.demo.fleet import Fleet, Member, Role
 if TYPE_CHECKING:
     from postroad.testing.servers import RabbitNode
 
-ARMED_AFTER: Final = 10
+ARMED_AFTER: Final = 5
 
 
 class Fault(StrEnum):
@@ -66,6 +66,10 @@ class Chaos:
     def next_gate(self) -> Gate | None:
         """The fault that is due next; None once all were dealt."""
         return self._gates[0] if self._gates else None
+
+    def give_up(self) -> None:
+        """Deal no more faults: the file ended before all of them could be."""
+        self._gates.clear()
 
     def step(self, staged: int) -> bool:
         """Deal the next fault if it is due and its victim holds work; whether one was dealt."""

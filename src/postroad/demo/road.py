@@ -26,7 +26,9 @@ PRODUCER_APP: Final = "postroad.demo.departures:app"
 CONSUMER_APP: Final = "postroad.demo.punctuality:app"
 PROCESSES: Final = {Role.CONSUMER: 2, Role.DISPATCHER: 2}
 STALL: Final = 60.0
-EXTRA: Final = 15
+EXTRA: Final = 10
+QUIET: Final = 0.8
+HOPELESS: Final = 15.0
 ALL: Final = 1 << 40
 _PUBLISHED = f"SELECT count(*) FROM {SCHEMA}.event"  # noqa: S608 - a constant
 _WAITING = f"SELECT count(*) FROM {SCHEMA}.outbox"  # noqa: S608 - a constant
@@ -71,6 +73,7 @@ class Author:
     staged: int = 0
     done: bool = False
     allowed: int = 0
+    waits_at: int = -1
     repeated: int = 0
     malformed: list[flights.Malformed] = field(default_factory=list)
 
@@ -91,6 +94,7 @@ class Author:
             heard = json.loads(line)
             self.staged = heard.get("staged", self.staged)
             self.done = heard.get("done", self.done)
+            self.waits_at = heard.get("waits_at", self.waits_at)
             self.repeated += "repeated" in heard
             if "malformed" in heard:
                 self.malformed.append(flights.Malformed(*heard["malformed"]))
@@ -165,20 +169,20 @@ class Road:
         def arrived() -> bool:
             nonlocal moved
             author.listen()
-            self._deal_faults(author)
             self._look(author)
             watch(self.progress)
             if (self.progress.staged, self.progress.settled) != moved[1:]:
                 moved = (self._clock.monotonic(), self.progress.staged, self.progress.settled)
             stalled = self._clock.monotonic() - moved[0]
-            return stalled > STALL or (author.done and not self._pending() and stalled > 0.5 and self._drained())  # noqa: PLR2004
+            self._deal_faults(author, stalled)
+            return stalled > STALL or (author.done and not self._pending() and stalled > QUIET and self._drained())
 
         wait_until(arrived, within=seconds(3600), every=seconds(0.05 if self._chaos is None else 0.004))
 
     def _pending(self) -> bool:
         return self._chaos is not None and self._chaos.next_gate is not None
 
-    def _deal_faults(self, author: Author) -> None:
+    def _deal_faults(self, author: Author, stalled: float) -> None:
         self.fleet.revive()
         if self._chaos is None or self._chaos.next_gate is None:
             author.allow(ALL)
@@ -187,7 +191,9 @@ class Road:
         author.allow(gate.at)
         if self._chaos.step(author.staged):
             self.progress.note = f"{gate.fault.replace('_', ' ')}: {self._chaos.dealt[gate.fault]}"
-        elif author.staged + EXTRA > author.allowed and self.fleet.held() == 0:
+        elif stalled > HOPELESS:
+            self._chaos.give_up()
+        elif stalled > QUIET and author.waits_at == author.allowed:
             author.allow(min(author.allowed + EXTRA, self._lines - 1))
 
     def _look(self, author: Author) -> None:
