@@ -111,7 +111,12 @@ class Road:
         until(lambda: self.count("postroad.outbox") == 0)
 
     def assert_nothing_charged(self) -> None:
-        for table, where in (("work", "true"), ("finished", "true"), ("quarantine", "true"), ("outbox", "attempts > 0")):
+        for table, where in (
+            ("work", "true"),
+            ("finished", "true"),
+            ("quarantine", "true"),
+            ("outbox", "attempts > 0"),
+        ):
             assert self.count(f"postroad.{table}", where) == 0, table
 
     def quarantined(self) -> list[dict[str, Any]]:

@@ -68,7 +68,11 @@ def end(road: Road, ending: str, manner: str) -> None:
                 assert process.stdout.readline() == "committed\n"
                 process.kill()
             elif ending.endswith("in the commit") and "constraint" not in ending:
-                until(lambda: road.rows(f"SELECT count(*) {AUTHORS} AND query = 'COMMIT;' AND state = 'active'") == [("1",)])
+                until(
+                    lambda: (
+                        road.rows(f"SELECT count(*) {AUTHORS} AND query = 'COMMIT;' AND state = 'active'") == [("1",)]
+                    )
+                )
                 match ending:
                     case "killed in the commit":
                         process.kill()

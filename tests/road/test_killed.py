@@ -81,7 +81,9 @@ def a_dispatcher_dies(road: Road, **settings: str) -> dict[str, list[bytes]]:
     Returns the bodies that the broker was given, by message id, as a queue beside the board's has them.
     """
     road.board()
-    road.on_channel(lambda channel: (channel.queue_declare("tap", durable=True), channel.queue_bind("tap", EXCHANGE, "#")))
+    road.on_channel(
+        lambda channel: (channel.queue_declare("tap", durable=True), channel.queue_bind("tap", EXCHANGE, "#"))
+    )
     first = road.dispatcher(ROAD_AT="confirmed:1:SIGKILL", **settings)
     road.publish(range(COUNT))
     until(lambda: killed(first))
@@ -101,7 +103,9 @@ def drained(channel: Any, queue: str) -> dict[str, list[bytes]]:
 
 
 def assert_sent_again_as_it_was(road: Road, bodies: dict[str, list[bytes]]) -> None:
-    logged = {key: bytes.fromhex(text) for key, text in road.rows("SELECT id, encode(envelope, 'hex') FROM postroad.event")}
+    logged = {
+        key: bytes.fromhex(text) for key, text in road.rows("SELECT id, encode(envelope, 'hex') FROM postroad.event")
+    }
     assert bodies.keys() == logged.keys()
     assert {key: set(copies) for key, copies in bodies.items()} == {key: {body} for key, body in logged.items()}
     assert {json.loads(body)["id"] for body in logged.values()} == logged.keys()

@@ -54,8 +54,8 @@ def no_late_ack() -> None:
     AmqpIntake.ack = AmqpIntake.give_back = lambda *_: None  # type: ignore[method-assign]
 
 
-def no_giving_back() -> None:
-    """What would go back is acked."""
+def no_return() -> None:
+    """What would go back to the broker is acked."""
     AmqpIntake.give_back = AmqpIntake.ack  # type: ignore[method-assign]
 
 
@@ -65,9 +65,7 @@ def no_identity() -> None:
 
     def minted(message: Outgoing) -> Outgoing:
         new = str(uuid4())
-        return replace(
-            message, message_id=new, body=message.body.replace(message.message_id.encode(), new.encode())
-        )
+        return replace(message, message_id=new, body=message.body.replace(message.message_id.encode(), new.encode()))
 
     def published(self: AmqpPublisher, batch: Sequence[Outgoing]) -> None:
         publish(self, [minted(message) for message in batch])
@@ -105,7 +103,7 @@ def no_fence() -> None:
     store.QUERIES._rendered["clear", SCHEMA] = open_gate
 
 
-def no_giving_back_of_what_the_database_lost() -> None:
+def no_giving_back() -> None:
     """A failure is the handler's, even if our own database went away under it."""
     attempt._is_away = lambda *_: False
 
