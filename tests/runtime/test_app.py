@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from pydantic import BaseModel, Field
 
-from postroad.asyncpg import within
+from postroad.asyncpg import UnawaitedPublish, within
 from postroad.clock import seconds
 from postroad.consume import Delivery, consumer
 from postroad.errors import AccessRefused, UsageError
@@ -19,7 +19,14 @@ from postroad.events import Producer, Subscription
 from postroad.runtime.app import App
 from postroad.runtime.resources import Resources
 from postroad.runtime.settings import ALL_ROLES, Role, Settings, TopologyMode
-from postroad.signals.catalog import DeliverySettled, PartitionsKept, ServiceFailed, ServiceReady, ShutdownReceipt
+from postroad.signals.catalog import (
+    DeliverySettled,
+    PartitionsKept,
+    PublishDropped,
+    ServiceFailed,
+    ServiceReady,
+    ShutdownReceipt,
+)
 
 if TYPE_CHECKING:
     from postroad.owner import Readiness
@@ -195,6 +202,18 @@ async def test_with_roles_it_carries_events_and_hands_out_live_objects(
         await connection.close()
         await asyncio.wait_for(settled.wait(), 20)
     assert handled == [(7, "a live object")]
+
+
+async def test_a_publish_that_nobody_awaits_is_reported_while_the_app_runs(author_url: str) -> None:
+    heard: list[Signal] = []
+    producer, placed = own_producer()
+    connection = await asyncpg.connect(author_url)
+    app = App("web", publishes=[producer], sinks=[heard.append])
+    async with app, connection.transaction():
+        with pytest.warns(UnawaitedPublish):
+            within(connection).publish(placed(number=7))  # type: ignore[unused-coroutine]
+    await connection.close()
+    assert [signal for signal in heard if isinstance(signal, PublishDropped)]
 
 
 async def test_inside_another_server_a_refused_service_ends_nothing() -> None:

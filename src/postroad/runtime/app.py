@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -24,6 +25,7 @@ from postroad.runtime.observers import observers
 from postroad.runtime.process import Process
 from postroad.runtime.serve import fast_loop, serve, tell
 from postroad.runtime.settings import Role, Settings, TopologyMode, read_settings
+from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.work.claimer import Claimer
@@ -229,6 +231,11 @@ class Wires:
         handlers = sum(consumer.concurrency for consumer in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
+
+    def patience(self) -> timedelta:
+        """See `Wiring.patience`: a handler's statement may take as long as the handler."""
+        longest = max((consumer.max_runtime for consumer in self._declared.consumers), default=PATIENCE)
+        return max(PATIENCE, longest)
 
     def receipt(self) -> tuple[int, int, int]:
         """See `Wiring.receipt`."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable
 from postroad.leases import Keeper
+from postroad.outbox.unawaited import DROPPED
 from postroad.retry import full_jitter
 from postroad.runtime.executor import LoopFactory, Tasks, safe_reason, stray_handler
 from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
@@ -96,6 +97,10 @@ class Wiring(Protocol):
         """How many connections to the database these roles use at most."""
         ...
 
+    def patience(self) -> timedelta:
+        """How long a statement of these handlers may take at most."""
+        ...
+
     def receipt(self) -> tuple[int, int, int]:
         """What was finished and given back since the stop, besides deliveries and rows of work, and what still runs."""
         ...
@@ -137,6 +142,7 @@ class Process:
         self._keeper: Keeper | None = None
         self._alive = False
         self._started = False
+        self._deafen: Callable[[], None] = lambda: None
 
     @property
     def phase(self) -> str:
@@ -186,6 +192,7 @@ class Process:
             UsageError: settings, schema or topology are wrong.
         """
         self._supervisor = Supervisor(self.tasks, signals=self.signals, clock=self.clock, chance=self.chance)
+        self._deafen = DROPPED.subscribe(self.signals.emit)
         self.tasks.task(self._beat(), name="pulse")
         await self._open_health()
         database = await self._open_database() if self.settings.database_url and self.settings.roles else None
@@ -231,6 +238,7 @@ class Process:
             await self._bounded("database", self._manager.close())
         if self._health is not None:
             self._health.stop()
+        self._deafen()
         await self.tasks.cancel(within=seconds(min(self.told.left(1), 1.0)))
         await self.tasks.join(within=seconds(self.told.left(1)))
         if not silent:
@@ -285,7 +293,7 @@ class Process:
         url, size = self.settings.database_url, self.settings.pool_size or self._wiring.connections(self.settings)
         try:
             async with asyncio.timeout(within.total_seconds()):
-                return await Manager.open(url, schema=self.settings.schema, size=size)
+                return await Manager.open(url, schema=self.settings.schema, size=size, patience=self._wiring.patience())
         except TimeoutError:
             message = f"{masked(url)} does not answer; check that it runs and that the URL is right"
             raise Unavailable("PR301", message) from None

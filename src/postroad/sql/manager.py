@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Self, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
+from postroad.clock import seconds
 from postroad.errors import AccessRefused, Unavailable, UsageError
 from postroad.sql.asyncpg import AsyncpgHand, PooledConnection
 from postroad.sql.drive import Rows, drive
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from postroad.sql.statement import Pipeline, Statement
 
 T = TypeVar("T")
+
+PATIENCE: Final = seconds(60)
+"""How long one statement may take before its connection is given up."""
 
 _REFUSED = (
     asyncpg.InvalidPasswordError,
@@ -114,8 +119,10 @@ class Manager:
         self.schema = schema
 
     @classmethod
-    async def open(cls, url: str, *, schema: str, size: int = 10, name: str = "postroad") -> Self:
-        """Open the pool and prove that the database answers.
+    async def open(
+        cls, url: str, *, schema: str, size: int = 10, name: str = "postroad", patience: timedelta = PATIENCE
+    ) -> Self:
+        """Open the pool and prove that the database answers; a statement may take `patience`, handlers' too.
 
         Raises:
             AccessRefused: wrong password, role or database name.
@@ -124,7 +131,7 @@ class Manager:
         """
         with translated(url), _readable():
             pool = await asyncpg.create_pool(
-                url, min_size=1, max_size=size, timeout=10, command_timeout=60,
+                url, min_size=1, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
                 connection_class=PooledConnection, server_settings={"application_name": name},
             )  # fmt: skip
         return cls(pool, url, schema=schema)
