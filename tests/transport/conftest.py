@@ -123,8 +123,8 @@ def line_of() -> Callable[..., Line]:
 
 
 @pytest.fixture
-async def line_to() -> AsyncIterator[Callable[..., Awaitable[Line]]]:
-    """Start a transport to a URL; it is stopped after the test."""
+async def line_to(vhost: str) -> AsyncIterator[Callable[..., Awaitable[Line]]]:
+    """Start a transport to a URL; it is stopped after the test, and before its virtual host goes."""
 
     @asynccontextmanager
     async def running(url: str, topology: Topology, intakes: dict[str, int], **settings: Any) -> AsyncIterator[Line]:
