@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from postroad.testing.servers import Postgres
 from road.roads import Road
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Postgres
 
 
 @pytest.fixture

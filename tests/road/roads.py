@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pika
@@ -17,9 +17,11 @@ import pika
 from postroad.asyncpg import Publish, within
 from postroad.clock import seconds
 from postroad.testing.process import wait_until
-from postroad.testing.servers import Postgres
 from road.apps.parcels import ParcelMoved, ParcelWeighed
 from runtime.processes import Running, postroad
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Postgres
 
 TESTS = Path(__file__).parent.parent
 EXCHANGE, QUEUE = "parcels.events", "board.moves"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
-from postroad.testing.servers import Rabbit
 from road.roads import Road, told, until
-from runtime.processes import Running
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Rabbit
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 HEARTBEATS = 4  # Of one second each; the broker gives up after two without a word.

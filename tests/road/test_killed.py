@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter, defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from road.roads import EXCHANGE, QUEUE, Road, told, until
-from runtime.processes import Running
+
+if TYPE_CHECKING:
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 COUNT = 12
@@ -72,6 +74,36 @@ def test_acked_before_the_commit_what_a_killed_consumer_held_is_lost(road: Road)
         assert_once(road)
 
 
+def a_worker_dies(road: Road, **settings: str) -> Running:
+    """A board is killed in the second attempt at an event, which it had claimed; another is there. Returns that."""
+    first = road.board(ROAD_AT="retry:1:SIGKILL")
+    road.dispatcher()
+    road.publish([1], act="fail:1")
+    until(lambda: killed(first))
+    second = road.board(**settings)
+    until(lambda: road.count("postroad.lease", "name LIKE 'worker:%' AND expires_at < clock_timestamp()") == 1)
+    road.publish([2], act="fail:1")
+    road.await_seen([2])
+    return second
+
+
+def test_a_retry_whose_worker_was_killed_is_taken_over_and_takes_effect_once(road: Road) -> None:
+    second = a_worker_dies(road)
+    road.await_seen([1, 2])
+    assert road.seen() == Counter([1, 2])
+    assert len(told(second, "work_recovered")) == 1
+    until(lambda: road.count("postroad.work") == 0)
+    assert road.count("postroad.finished", "outcome = 'handled' AND attempt = 2") == 2
+    assert road.count("postroad.quarantine") == 0
+
+
+@pytest.mark.sabotage
+def test_without_recovery_a_killed_workers_retry_is_stuck(road: Road) -> None:
+    a_worker_dies(road, ROAD_WITHOUT="recovery")
+    assert road.seen() == Counter([2])
+    assert road.count("postroad.work", "state = 'running'") == 1
+
+
 # --- dispatchers ----------------------------------------------------------------------------------------------------
 
 
@@ -81,25 +113,40 @@ def a_dispatcher_dies(road: Road, **settings: str) -> dict[str, list[bytes]]:
     Returns the bodies that the broker was given, by message id, as a queue beside the board's has them.
     """
     road.board()
-    road.on_channel(
-        lambda channel: (channel.queue_declare("tap", durable=True), channel.queue_bind("tap", EXCHANGE, "#"))
-    )
+    tap(road)
     first = road.dispatcher(ROAD_AT="confirmed:1:SIGKILL", **settings)
     road.publish(range(COUNT))
     until(lambda: killed(first))
     assert road.count("postroad.outbox") > 0
     road.dispatcher(**settings)
     road.await_seen(range(COUNT))
-    return road.on_channel(lambda channel: drained(channel, "tap"))
-
-
-def drained(channel: Any, queue: str) -> dict[str, list[bytes]]:
     bodies: dict[str, list[bytes]] = defaultdict(list)
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return bodies
-        bodies[properties.message_id].append(body)
+    for key, body in drained(road):
+        bodies[key].append(body)
+    return bodies
+
+
+def tap(road: Road) -> None:
+    """Let a queue of the test's own have everything too."""
+
+    def bind(channel: Any) -> None:
+        channel.queue_declare("tap", durable=True)
+        channel.queue_bind("tap", EXCHANGE, "#")
+
+    road.on_channel(bind)
+
+
+def drained(road: Road) -> list[tuple[str, bytes]]:
+    """Message id and body of everything in the tap, in its order."""
+
+    def drain(channel: Any) -> list[tuple[str, bytes]]:
+        found: list[tuple[str, bytes]] = []
+        while (got := channel.basic_get("tap", auto_ack=True))[0] is not None:
+            found.append((got[1].message_id, got[2]))
+        return found
+
+    messages: list[tuple[str, bytes]] = road.on_channel(drain)
+    return messages
 
 
 def assert_sent_again_as_it_was(road: Road, bodies: dict[str, list[bytes]]) -> None:
@@ -128,3 +175,45 @@ def test_with_a_new_id_for_every_send_a_dispatchers_death_doubles_effects(road: 
     until(lambda: max(road.seen().values()) > 1)
     with pytest.raises(AssertionError):
         assert_sent_again_as_it_was(road, bodies)
+
+
+KEYS, EACH = [f"K{number}" for number in range(8)], 4
+
+
+def dispatchers_die_one_after_the_other(road: Road, **settings: str) -> tuple[int, dict[str, list[int]]]:
+    """While an author goes on. How many events of each key it staged, and their order as the broker was given them."""
+    fleet = [road.dispatcher(ROAD_AT=f"confirmed:{count}:SIGKILL", **settings) for count in (2, 4)]
+    tap(road)
+    staged = 0
+    while not all(map(killed, fleet)):
+        assert staged < 1000
+        for key in KEYS:
+            road.weigh(key, *range(staged, staged + EACH))
+        staged += EACH
+    road.dispatcher(**settings)
+    until(lambda: road.count("postroad.outbox") == 0)
+    found: dict[str, list[int]] = {key: [] for key in KEYS}
+    for _, body in drained(road):
+        event = json.loads(body)
+        found[event["partitionkey"]].append(int(event["sequence"]))
+    return staged, found
+
+
+def assert_in_order(staged: int, found: dict[str, list[int]]) -> None:
+    """What is sent again comes again, but nothing comes for the first time before what was staged before it."""
+    for sequences in found.values():
+        assert list(dict.fromkeys(sequences)) == list(range(staged))
+
+
+def test_events_of_a_key_keep_their_order_while_dispatchers_are_killed(road: Road) -> None:
+    staged, found = dispatchers_die_one_after_the_other(road)
+    assert_in_order(staged, found)
+    assert sum(map(len, found.values())) > len(KEYS) * staged
+
+
+@pytest.mark.sabotage
+def test_handed_over_in_another_order_events_of_a_key_lose_theirs(road: Road) -> None:
+    staged, found = dispatchers_die_one_after_the_other(road, ROAD_WITHOUT="sequence")
+    assert all(set(sequences) == set(range(staged)) for sequences in found.values())
+    with pytest.raises(AssertionError):
+        assert_in_order(staged, found)

@@ -102,7 +102,7 @@ def a_line_is_cut(road: Road, **settings: str) -> None:
 
 def settled(board: Running) -> bool:
     received = sum(line["count"] for line in told(board, "deliveries_received"))
-    return received == len(told(board, "delivery_settled"))
+    return bool(received == len(told(board, "delivery_settled")))
 
 
 # --- the database ---------------------------------------------------------------------------------------------------

@@ -6,11 +6,14 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from road.roads import EXCHANGE, QUEUE, Road, told, until
-from runtime.processes import Running
+
+if TYPE_CHECKING:
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 BINDING = "parcels.parcel.moved.*"

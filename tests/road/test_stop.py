@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
 from road.roads import Road, told, until
-from runtime.processes import Running
+
+if TYPE_CHECKING:
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 GRACE, TIMES, LOAD = 3, 3, 150

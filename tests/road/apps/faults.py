@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from postroad.clock import seconds
 from postroad.runtime import app
-from postroad.signals import Signal, Sink
 from postroad.signals.catalog import DeliveriesCommitted, HandlerStarted, PublishesSettled, PublishResult
 from postroad.transport.amqp import AmqpSettings
 from road.apps import without
+
+if TYPE_CHECKING:
+    from postroad.signals import Signal, Sink
 
 
 def prepare() -> list[Sink]:
@@ -25,7 +28,7 @@ def prepare() -> list[Sink]:
         without.SWITCHES[name]()
     if "ROAD_HEARTBEAT" in os.environ:
         heartbeat = seconds(float(os.environ["ROAD_HEARTBEAT"]))
-        app.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,misc,assignment]
+        app.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,assignment]
     if "ROAD_AT" not in os.environ:
         return []
     point, count, number = os.environ["ROAD_AT"].split(":")
@@ -49,6 +52,8 @@ def _is_at(point: str, heard: Signal) -> bool:
     match point:
         case "handler":
             return isinstance(heard, HandlerStarted)
+        case "retry":
+            return isinstance(heard, HandlerStarted) and heard.attempt > 1
         case "committed":
             return isinstance(heard, DeliveriesCommitted)
         case _:

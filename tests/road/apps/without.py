@@ -10,6 +10,7 @@ from uuid import uuid4
 from postroad import failures
 from postroad.consume import attempt, inbox, pipeline
 from postroad.events import Subscription
+from postroad.events.envelope import message_key
 from postroad.leases.lease import Lease
 from postroad.outbox import store
 from postroad.outbox.clearer import Clearer
@@ -17,6 +18,7 @@ from postroad.outbox.shards import Shards
 from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.amqp.publisher import AmqpPublisher
 from postroad.transport.base import Incoming, Outgoing, Settled, Settlement
+from postroad.work import store as work
 
 SCHEMA = "postroad"
 
@@ -73,6 +75,17 @@ def no_identity() -> None:
     AmqpPublisher.publish = published  # type: ignore[method-assign]
 
 
+def no_sequence() -> None:
+    """What is handed over together goes out in another order."""
+    publish = AmqpPublisher.publish
+    AmqpPublisher.publish = lambda self, batch: publish(self, batch[::-1])  # type: ignore[method-assign]
+
+
+def no_recovery() -> None:
+    """Nobody looks after the rows of dead workers."""
+    work.recover = _always({})  # type: ignore[assignment]
+
+
 def no_unknown() -> None:
     """A publish whose fate nobody knows counts as confirmed."""
     settled = Clearer.settled
@@ -118,7 +131,7 @@ def no_ownership() -> None:
 
     def believed(_: object, arrival: pipeline.Arrival) -> pipeline.Arrival:
         assert arrival.envelope is not None
-        return replace(arrival, message_key=pipeline.message_key(arrival.envelope))
+        return replace(arrival, message_key=message_key(arrival.envelope))
 
     pipeline.vouched = believed
 
