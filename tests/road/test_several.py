@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
-COUNT, COPIES = 20, 4
+COUNT, COPIES = 20, 3  # The broker deals in turn: the first copy goes now to the one, now to the other.
 
 
 def envelope(number: int, **changed: Any) -> bytes:
@@ -54,7 +54,7 @@ def test_copies_that_arrive_at_two_processes_at_once_take_effect_once(road: Road
     assert road.seen() == Counter(range(COUNT))
     results = Counter(line["result"] for board in boards for line in told(board, "delivery_settled"))
     assert results == {"ok": COUNT, "duplicate": COUNT * (COPIES - 1)}
-    assert all(told(board, "handler_started") for board in boards)
+    assert all(told(board, "delivery_settled") for board in boards)
     road.assert_nothing_charged()
     empty = road.on_channel(lambda channel: channel.queue_declare(QUEUE, passive=True))
     assert empty.method.message_count == 0
