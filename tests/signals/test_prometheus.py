@@ -108,7 +108,9 @@ def meter() -> Meter:
 
 
 @pytest.mark.parametrize(
-    ("name", "labels", "signal", "suffix", "values", "value"), TABLE, ids=lambda each: str(each)[:50]
+    ("name", "labels", "signal", "suffix", "values", "value"),
+    TABLE,
+    ids=[f"{row[0]}{row[3]}-{number}" for number, row in enumerate(TABLE)],
 )
 def test_each_metric_is_fed_by_its_signal(meter, name, labels, signal, suffix, values, value) -> None:
     meter.tell(signal)
