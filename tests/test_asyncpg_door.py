@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from postroad.asyncpg import Publish, UnawaitedPublish, within
 from postroad.clock import ManualClock
-from postroad.errors import UsageError
+from postroad.errors import AccessRefused, SchemaError, UsageError
 from postroad.events import Producer
 from postroad.events.cause import Cause, cause
 from postroad.events.envelope import CONTENT_TYPE, decode, key_hash
@@ -211,8 +211,45 @@ async def test_the_clock_is_an_argument(author, reader):
 
 async def test_a_producers_schema_wins(author):
     async with author.transaction():
-        with pytest.raises(asyncpg.UndefinedTableError, match="other"):
+        with pytest.raises(SchemaError, match="schema 'other' is missing"):
             await within(author).publish(Moved())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_publish_where_nothing_was_migrated_says_what_to_run(empty_database, count):
+    connection = await asyncpg.connect(empty_database)
+    with pytest.raises(SchemaError, match=r"^schema 'postroad' is missing .*`postroad migrate`.* \[PR202\]$") as caught:
+        async with connection.transaction():
+            await within(connection).publish_many([Opened(number=1)] * count)
+    assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
+    await connection.close()
+
+
+async def test_a_publish_without_the_right_says_who_gives_it(database, postgres):
+    postgres.add_role("pr_nobody")
+    connection = await asyncpg.connect(postgres.url(database.rpartition("/")[2], "pr_nobody"))
+    with pytest.raises(AccessRefused, match=r"may not publish in schema .*--author-role.* \[PR303\]$") as caught:
+        async with connection.transaction():
+            await within(connection).publish(Opened(number=1))
+    assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
+    await connection.close()
+
+
+async def test_other_errors_of_the_database_come_out_as_they_are(author):
+    transaction = author.transaction()
+    await transaction.start()
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await author.execute("SELECT * FROM nowhere")
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await within(author).publish(Opened(number=1))
+    await transaction.rollback()
+
+
+async def test_a_closed_connection_is_named_as_what_is_wrong(author_url):
+    connection = await asyncpg.connect(author_url)
+    await connection.close()
+    with pytest.raises(UsageError, match=r"the connection is closed: acquire another \[PR105\]"):
+        within(connection).publish(Opened(number=1))
 
 
 def test_the_environment_names_the_schema_of_other_producers(monkeypatch):

@@ -97,6 +97,12 @@ def test_each_kind_of_failure_has_its_class(error: BaseException, failure: Failu
     assert SECRET not in repr(found)
 
 
+def test_a_right_that_is_missing_spends_the_budget_since_the_database_is_there() -> None:
+    cause = asyncpg.InsufficientPrivilegeError("permission denied")
+    found = verdict(raised(AccessRefused("PR303", "the role may not publish"), cause))
+    assert (found.failure, found.code, found.connection_lost) == (FailureClass.TRANSIENT, "42501", False)
+
+
 @pytest.mark.parametrize(
     "error",
     [

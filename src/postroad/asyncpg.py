@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LATE = "a publish that was awaited"  # The block may have ended between the call and its await.
 _REMEDY = "open one: `async with connection.transaction():`"
+_CLOSED = "the connection is closed: acquire another"
 
 
 def within(connection: Connection, *, clock: Clock = SYSTEM_CLOCK) -> Within:
@@ -73,6 +74,8 @@ class Within:
         Raises:
             UsageError: at once, before anything is sent: PR105, no transaction is open; PR109, the class is not
                 declared; PR107, a value is not valid; PR106, the payload is over its limit.
+            SchemaError: PR202, awaited: Postroad's tables are not in this database.
+            AccessRefused: PR303, awaited: the connection's role may not publish.
         """
         self._check("a publish")
         schema, row = prepare(
@@ -121,7 +124,7 @@ class Within:
 
     def _check(self, what: str) -> None:
         if not self._connection.is_in_transaction():
-            raise outside_transaction(what, remedy=_REMEDY)
+            raise outside_transaction(what, remedy=_CLOSED if self._connection.is_closed() else _REMEDY)
 
 
 __all__ = ["AsyncpgTransactions", "Publish", "UnawaitedPublish", "Within", "within"]

@@ -24,6 +24,7 @@ _CODE_ERRORS: Final = (TypeError, KeyError, AttributeError, NameError, Assertion
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _IDENTIFIER: Final = re.compile(r"[\w.$-]{1,63}")
 _LOST_STATES: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "53300"})
+_NO_RIGHT: Final = "42501"
 _DEEPEST: Final = 16
 
 
@@ -191,7 +192,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _ours(link: BaseException) -> _Finding | None:
     if isinstance(link, LeaseLost):
         return _Finding(FailureClass.INTERRUPTED, link.code, _clean(link))
-    if isinstance(link, Unavailable):
+    # A right that is missing is an answer of a database that is there: judged by the driver's error behind it.
+    if isinstance(link, Unavailable) and _attribute(link.__cause__, "sqlstate") != _NO_RIGHT:
         return _Finding(FailureClass.DEPENDENCY_DOWN, link.code, _clean(link), connection_lost=True)
     if isinstance(link, ContractError):
         return _Finding(FailureClass.QUARANTINE, link.code, _clean(link))

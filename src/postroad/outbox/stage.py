@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from postroad.errors import AccessRefused, SchemaError
 from postroad.sql.statement import Pipeline, queries
 
 QUERIES: Final = queries(__package__, "stage.sql")
 
 MOST_ROWS: Final = 2_000
 MOST_BYTES: Final = 8 * 1024 * 1024
+
+# Appendix A of PostgreSQL's manual: undefined_table, invalid_schema_name, insufficient_privilege.
+_MISSING: Final = frozenset({"42P01", "3F000"})
+_REFUSED: Final = "42501"
 
 
 class StagedEvent(NamedTuple):
@@ -44,12 +50,33 @@ def stage(schema: str, rows: Sequence[StagedEvent]) -> Pipeline[None]:
     Only beyond `MOST_ROWS` or `MOST_BYTES` is it several. Nothing is read, and nothing but INSERT and the sequences'
     USAGE is needed. It waits for nobody: no lock is shared with other writers, no partition needs to exist. The
     rows are there when the surrounding transaction commits, or not at all.
+
+    Raises:
+        AccessRefused: PR303, the connection's role may not publish.
+        SchemaError: PR202, Postroad's tables are not in this database.
     """
-    if len(rows) == 1:
-        yield QUERIES.statement("stage_one", schema, *rows[0])
-        return
-    for part in _parts(rows):
-        yield QUERIES.statement("stage_many", schema, *map(list, zip(*part, strict=True)))
+    with _blamed(schema):
+        if len(rows) == 1:
+            yield QUERIES.statement("stage_one", schema, *rows[0])
+            return
+        for part in _parts(rows):
+            yield QUERIES.statement("stage_many", schema, *map(list, zip(*part, strict=True)))
+
+
+@contextmanager
+def _blamed(schema: str) -> Iterator[None]:
+    """Say what is to be done where no publish can work; whichever driver it was, its error is the cause."""
+    try:
+        yield
+    except Exception as error:
+        state = getattr(error, "sqlstate", None)
+        if state in _MISSING:
+            message = f"schema {schema!r} is missing in the database of this connection; run `postroad migrate` there"
+            raise SchemaError("PR202", f"{message} (or set POSTROAD_SCHEMA)") from error
+        if state == _REFUSED:
+            message = f"the role of this connection may not publish in schema {schema!r}; give it the grants"
+            raise AccessRefused("PR303", f"{message}: `postroad migrate --author-role ROLE` as the owner") from error
+        raise
 
 
 def _parts(rows: Sequence[StagedEvent]) -> Iterator[list[StagedEvent]]:
