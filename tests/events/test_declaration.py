@@ -86,7 +86,11 @@ def test_an_event_in_the_present_tense_is_refused_unless_its_author_insists():
 
 
 def test_an_event_of_another_producer_is_refused():
-    assert "under another owner, 'bookings'" in str(refusal(Plain, "bookings.booking.made"))
+    assert "where 'bookings' is a producer, only it may declare it" in str(refusal(Plain, "bookings.booking.made"))
+
+
+def test_a_name_of_three_words_is_told_the_shape():
+    assert "<entity>.<past-tense>, two words under the producer" in str(refusal(Plain, "order.item.added"))
 
 
 def test_a_repeated_producer_name_is_pointed_out():
@@ -347,6 +351,31 @@ def test_a_payload_that_does_not_fit_is_refused_without_quoting_it(wrong):
         event_type_of(Changed).encode_payload(Changed(wrong))
     assert "hush" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_payload_that_does_not_fit_is_told_by_its_fields_and_never_by_a_value():
+    class Inner(BaseModel):
+        depth: int = Field(description="How deep.")
+
+    @a_producer().event("thing.changed", version=1)
+    class Changed(BaseModel):
+        """Something changed."""
+
+        number: int = Field(description="A number.")
+        inner: Inner = Field(description="What is inside.")
+
+    forged = Changed.model_construct(number="[field_name='hush', input_value=", inner=Inner.model_construct(depth="x"))
+    with pytest.raises(UsageError, match=r"does not fit its declaration \(field number, depth\) \[PR107\]"):
+        event_type_of(Changed).encode_payload(forged)
+
+
+def test_the_class_of_an_event_is_no_event():
+    @a_producer().event("thing.changed", version=1)
+    class Changed(BaseModel):
+        """Something changed."""
+
+    with pytest.raises(UsageError, match=r"Changed is the class of .*thing.changed itself; publish an instance"):
+        event_type_of(Changed).encode_payload(Changed)
 
 
 def test_a_model_that_cannot_be_built_is_refused():

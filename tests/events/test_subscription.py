@@ -96,6 +96,12 @@ def test_everything_wrong_with_a_subscription_is_told_at_once():
     assert "cannot build the model" in str(caught.value)
 
 
+@pytest.mark.parametrize("model", [dict, int, dict[str, int], None])
+def test_a_model_has_fields(model):
+    with pytest.raises(UsageError, match=r"the model must be a class with fields.* \[PR101\]"):
+        Subscription("flights.flight.departed", version=1, model=model)
+
+
 def test_a_decorated_class_reads_its_own_event():
     producer = Producer(f"p{uuid4().hex}")
 

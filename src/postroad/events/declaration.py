@@ -42,7 +42,8 @@ def name_problems(name: object, *, producer: str, past_tense: bool) -> Iterator[
         yield "PR102", f"the name must not repeat the producer {producer!r}"
         return
     if len(segments) > 2:  # noqa: PLR2004 - entity and past tense
-        yield "PR102", f"the name is under another owner, {segments[0]!r}; only that producer may declare it"
+        shape = f"the name must be <entity>.<past-tense>, two words under the producer {producer!r}"
+        yield "PR102", f"{shape}, and has {len(segments)}; where {segments[0]!r} is a producer, only it may declare it"
         return
     if len(segments) != 2 or not all(_NAME.fullmatch(segment) for segment in segments):  # noqa: PLR2004
         yield "PR102", "the name must be <entity>.<past-tense>, two words of lower-case letters, digits, _ and -"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -11,12 +12,15 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from postroad.errors import UsageError
+from postroad.events.fields import walk
 
 Model: TypeAlias = type
 """The class of a payload."""
 
 MARK: Final = "__postroad_event__"
 MAX_BYTES: Final = 65_536
+_MOST_NAMED: Final = 5
+_FIELD: Final = re.compile(r"\[field_name='(\w+)', input_value=")
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns a payload of one version into the next one's: pure, from dict to dict."""
@@ -101,14 +105,16 @@ class EventType:
 
         Raises:
             UsageError: PR107, a value does not fit its field (dataclasses and changed models are checked only
-                here); PR106, it is larger than `max_bytes`. The text names the type, never a value.
+                here); PR106, it is larger than `max_bytes`. The text names type and fields, never a value.
         """
         try:
             data = self.write(payload, by_alias=True, warnings="error")
         except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-            reason = type(error).__name__
+            if isinstance(payload, type):
+                message = f"{payload.__qualname__} is the class of {self.type} itself; publish an instance of it"
+                raise UsageError("PR107", message) from None
             # Without its cause: the foreign text quotes the payload.
-            message = f"a payload of {self.type} v{self.version} does not fit its declaration ({reason})"
+            message = f"a payload of {self.type} v{self.version} does not fit its declaration ({self._misfit(error)})"
             raise UsageError("PR107", message) from None
         if len(data) > self.max_bytes:
             message = (
@@ -117,6 +123,12 @@ class EventType:
             )
             raise UsageError("PR106", message)
         return data
+
+    def _misfit(self, error: Exception) -> str:
+        """The declared fields that pydantic names, else the error's type: its text quotes values between the names."""
+        declared = {fact.path.rpartition(".")[2] for fact in walk(self.model)}
+        named = [name for name in dict.fromkeys(_FIELD.findall(str(error))) if name in declared]
+        return f"field {', '.join(named[:_MOST_NAMED])}" if named else type(error).__name__
 
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema (2020-12) of the payload as it travels."""

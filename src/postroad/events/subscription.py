@@ -13,6 +13,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from postroad.errors import ContractError, UsageError
 from postroad.events.declaration import version_problems
 from postroad.events.event_type import MARK, EventType, Upcast, adapter_of, event_type_of
+from postroad.events.fields import is_model
 
 T = TypeVar("T")
 ModelOf: TypeAlias = type[T]
@@ -43,8 +44,10 @@ class Subscription(Generic[T]):
         problems = list(_problems(self.type, self.version, self.upcasts))
         try:
             object.__setattr__(self, "adapter", adapter_of(self.model))
-        except (PydanticUserError, NameError) as error:
+        except (PydanticUserError, NameError, TypeError) as error:
             problems.append(f"pydantic cannot build the model ({type(error).__name__})")
+        if not is_model(self.model):
+            problems.append("the model must be a class with fields: a pydantic model or a dataclass")
         if problems:
             raise UsageError("PR101", f"subscription to {self.type!r}: " + "; ".join(problems))
 
