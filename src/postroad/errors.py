@@ -41,7 +41,7 @@ CODES: Final[dict[str, str]] = {
 class PostroadError(Exception):
     """Anything that Postroad raises: one line that says what, where and what to do, with a stable code.
 
-    `code` is a key of `CODES`. The text never holds a payload.
+    `code` is a key of `CODES`, `message` the line without it. The text never holds a payload.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -50,6 +50,7 @@ class PostroadError(Exception):
             unknown = f"unknown error code {code!r}"
             raise ValueError(unknown)
         self.code = code
+        self.message = message
         super().__init__(f"{message} [{code}]")
 
 

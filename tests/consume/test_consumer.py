@@ -72,6 +72,7 @@ def test_what_is_wrong_is_refused_at_declaration(sources, options, function, sai
     with pytest.raises(UsageError, match=said) as caught:
         consumer(*sources, **{"name": "billing.orders", **options})(function)
     assert caught.value.code == "PR101"
+    assert str(caught.value).count("[PR") == 1
 
 
 def test_everything_that_is_wrong_is_named_at_once():

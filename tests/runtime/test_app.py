@@ -83,6 +83,22 @@ def test_every_problem_of_the_declarations_is_in_one_error() -> None:
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"consumers": [print]}, "print is not a consumer; decorate it with @consumer(..., name=...)"),
+        ({"publishes": "things"}, "publishes is str, not a list of Producer values"),
+        ({"publishes": ["x", "y"]}, "publishes holds str, not a Producer"),
+        ({"publishes": Producer("alone")}, "publishes is Producer, not a list of Producer values"),
+        ({"consumers": 3}, "consumers is int, not a list of functions decorated with @consumer"),
+    ],
+)
+def test_each_problem_of_the_declarations_is_told_once(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        App("a", **options)
+    assert str(caught.value) == f"App 'a': {text} [PR101]"
+
+
 def test_a_consumer_of_an_own_type_in_its_declared_version_is_fine() -> None:
     producer, _ = own_producer()
     app = App("fine", publishes=[producer], consumers=[reads(f"{producer.name}.thing.placed", name="new", version=2)])

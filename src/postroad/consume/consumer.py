@@ -198,7 +198,7 @@ def _subscriptions(sources: tuple[Source[Any], ...]) -> tuple[tuple[Subscription
         try:
             found.append(as_subscription(source))
         except UsageError as error:
-            problems.append(str(error))
+            problems.append(error.message)
     types = [subscription.type for subscription in found]
     twice = sorted({kind for kind in types if types.count(kind) > 1})
     if twice:

@@ -99,19 +99,26 @@ def _bad_name(what: str, name: str) -> str:
 
 
 def _producers(publishes: Iterable[object]) -> tuple[list[Producer], list[str]]:
-    given = list(publishes)
-    strangers = [item for item in given if not isinstance(item, Producer)]
-    problems = [f"publishes holds {type(item).__name__}, not a Producer" for item in strangers]
+    given, problems = _listed("publishes", publishes, of="Producer values")
+    strangers = dict.fromkeys(type(item).__name__ for item in given if not isinstance(item, Producer))
+    problems += [f"publishes holds {name}, not a Producer" for name in strangers]
     return [item for item in given if isinstance(item, Producer)], problems
 
 
+def _listed(option: str, given: object, *, of: str) -> tuple[list[Any], list[str]]:
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given), []
+    return [], [f"{option} is {type(given).__name__}, not a list of {of}"]
+
+
 def _consumers(functions: Iterable[Callable[..., Any]]) -> tuple[list[Consumer[Any]], list[str]]:
-    found, problems = [], []
-    for function in functions:
+    found: list[Consumer[Any]] = []
+    listed, problems = _listed("consumers", functions, of="functions decorated with @consumer")
+    for function in listed:
         try:
             found.append(consumer_of(function))
         except UsageError as error:
-            problems.append(str(error))
+            problems.append(error.message)
     return found, problems
 
 
@@ -154,5 +161,5 @@ def _topology(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]])
     try:
         topology_of(producers, consumers)
     except PostroadError as error:
-        return [str(error)]
+        return [error.message]
     return []

@@ -82,10 +82,9 @@ def blamed(settings: Settings, url: str) -> Iterator[None]:
         with translated(url):
             yield
     except (AccessRefused, Unavailable) as error:
-        text = str(error).removesuffix(f" [{error.code}]")
-        if variable in text:
+        if variable in error.message:
             raise
-        raise type(error)(error.code, f"{variable}: {text}") from error
+        raise type(error)(error.code, f"{variable}: {error.message}") from error
     except asyncpg.InsufficientPrivilegeError as error:
         message = f"{variable}: the role lacks rights; give them by `postroad migrate --runtime-role ROLE` as the owner"
         raise AccessRefused("PR303", message) from error
