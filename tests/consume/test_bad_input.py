@@ -97,7 +97,7 @@ async def test_a_v2_event_at_a_v1_consumer_says_how_it_comes_back(here, queue, s
         queue.put(changed(schemaversion=2))
         await here.settled(1, result=DeliveryResult.QUARANTINE)
     (signal,) = here.heard.all(DeliveryQuarantined)
-    assert signal.code == "PR503"
+    assert (signal.code, signal.event_type) == ("PR503", "orders.order.placed")
     assert "reads version 1 of orders.order.placed" in signal.reason
     assert await sql.fetchval("SELECT outcome FROM inbox") == "quarantined"
 

@@ -12,6 +12,7 @@ import pytest
 
 from postroad.signals import Signals, catalog
 from postroad.signals.catalog import (
+    ConsumerGone,
     LeaseGone,
     LossReason,
     OutboxRead,
@@ -53,6 +54,11 @@ def test_a_signal_is_a_line_of_its_name_and_fields(logger) -> None:
     assert record.levelno == logging.WARNING
     assert record.signal == "lease_gone"
     assert record.fields == {"kind": "shard", "name": "shard:03", "reason": "fenced"}
+
+
+def test_a_consumer_that_we_stopped_is_no_warning(logger) -> None:
+    found = records(logger, ConsumerGone("c", "stopped"), ConsumerGone("c", "broker"))
+    assert [record.levelno for record in found] == [logging.INFO, logging.WARNING]
 
 
 def test_each_signal_has_the_level_that_it_declares(logger) -> None:

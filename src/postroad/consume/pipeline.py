@@ -97,7 +97,7 @@ def resumed(row: ClaimedRow) -> Arrival:
 def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
     """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record."""
     try:
-        for step in (opened, vouched, admitted):
+        for step in (opened, vouched, recognised, admitted):
             arrival = step(consumer, arrival)
     except ContractError as refusal:
         return replace(arrival, refusal=refusal)
@@ -138,18 +138,29 @@ def vouched(_: Consumer[Any], arrival: Arrival) -> Arrival:
     return replace(arrival, message_key=message_key(envelope))
 
 
-def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Find the subscription for the event's type and version.
+def recognised(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
+    """Find the subscription for the event's type.
 
     Raises:
-        ContractError: the consumer has none, or it cannot keep the order that the consumer asks for.
+        ContractError: the consumer has none.
     """
     envelope = arrival.envelope
     assert envelope is not None
     subscription = consumer.types.get(envelope.type)
     if subscription is None:
         raise ContractError("PR502", f"consumer {consumer.name!r} does not subscribe to {_shown(envelope.type)}")
-    arrival = replace(arrival, subscription=subscription)
+    return replace(arrival, subscription=subscription)
+
+
+def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
+    """Check that the consumer reads this version of the type, and can keep the order that it asks for.
+
+    Raises:
+        ContractError: it does not, or cannot.
+    """
+    envelope, subscription = arrival.envelope, arrival.subscription
+    assert envelope is not None
+    assert subscription is not None
     if not subscription.accepts(envelope.version):
         message = (
             f"consumer {consumer.name!r} reads version {subscription.version} of {subscription.type}, "

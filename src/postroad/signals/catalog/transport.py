@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from postroad.signals.catalog.base import Level, Signal
 
 
@@ -56,11 +58,16 @@ class ConsumerSubscribed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGone(Signal):
-    """Our consumer no longer stands on its queue; `cause` is broker, channel_closed, connection or stopped."""
+    """Our consumer no longer stands on its queue; `cause` is broker, channel_closed, connection or stopped (by us)."""
 
-    level: ClassVar[Level] = Level.WARNING
     consumer: str
     cause: str
+
+    @property
+    @override
+    def level(self) -> Level:  # type: ignore[override]  # the one record whose weight depends on what it says
+        """A warning, unless it was we who stopped or paused it."""
+        return Level.INFO if self.cause == "stopped" else Level.WARNING
 
 
 @dataclass(frozen=True, slots=True)
