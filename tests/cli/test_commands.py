@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,21 @@ def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], words: list[st
     one_line(postroad(*arguments), Exit.USAGE, *words)
 
 
+@pytest.mark.parametrize("arguments", [(), ("topology",), ("quarantine",)])
+def test_a_command_that_is_missing_is_answered_by_the_help_alone(arguments: tuple[str, ...]) -> None:
+    done = postroad(*arguments)
+    assert done.returncode == Exit.USAGE
+    assert "Usage: " in done.stdout + done.stderr
+    assert "NoArgs" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("lines", "place"), [("x = 1\n\ndef f(:\n", "syn.py:3"), ("if x:\nx\n", "syn.py:2")])
+def test_a_module_that_python_cannot_read_is_named_with_its_line(tmp_path: Path, lines: str, place: str) -> None:
+    (tmp_path / "syn.py").write_text(lines)
+    done = postroad("run", "syn:app", PYTHONPATH=str(tmp_path))
+    one_line(done, Exit.USAGE, "module 'syn' cannot be imported", f"Error in {place}", "PR107")
+
+
 def test_the_command_line_imports_neither_drivers_nor_servers_before_it_needs_them() -> None:
     heavy = "{'asyncpg', 'pika', 'uvloop', 'postroad.demo.command', 'postroad.runtime.app'}"
     code = f"import sys, postroad.cli.commands as c; c.build(); print(sorted(set(sys.modules) & {heavy}))"
@@ -109,6 +125,12 @@ def test_migrate_prints_sql_that_does_the_same(postgres: Postgres, empty_databas
     assert {one["check"]: one["judgement"] for one in findings}["rights"] == "ok"
 
 
+def test_migrate_prints_its_sql_as_a_json_document_too() -> None:
+    plain = postroad("migrate", "--sql", "--author-role", "pr_author", POSTROAD_SCHEMA="road").stdout
+    shown = document(postroad("migrate", "--sql", "--json", "--author-role", "pr_author", POSTROAD_SCHEMA="road"))
+    assert shown == {"schema": "road", "sql": plain.rstrip("\n")}
+
+
 def test_migrate_as_a_role_that_may_not_is_one_line(postgres: Postgres, empty_database: str, author_url: str) -> None:
     url = postgres.url(empty_database.rpartition("/")[2], "pr_author")
     one_line(postroad("migrate", POSTROAD_DATABASE_URL=url), Exit.REFUSED, "owns", "PR303")
@@ -116,7 +138,12 @@ def test_migrate_as_a_role_that_may_not_is_one_line(postgres: Postgres, empty_da
 
 def test_migrate_for_a_role_that_does_not_exist_is_one_line(empty_database: str) -> None:
     done = postroad("migrate", "--runtime-role", "nobody_here", POSTROAD_DATABASE_URL=empty_database)
-    one_line(done, Exit.USAGE, "nobody_here", "create it")
+    one_line(done, Exit.USAGE, "role 'nobody_here' does not exist", "create it")
+    done = postroad(
+        "migrate", "--runtime-role", "pr_runtime", "--author-role", "no_author", POSTROAD_DATABASE_URL=empty_database
+    )
+    one_line(done, Exit.USAGE, "role 'no_author' does not exist")
+    assert "pr_runtime" not in done.stderr
 
 
 def test_maintain_makes_partitions_ahead(database: str) -> None:

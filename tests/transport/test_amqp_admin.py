@@ -42,7 +42,7 @@ async def test_verify_names_everything_that_is_missing(vhost: str, topology: Top
         ("queue", "billing"),
         ("queue", "billing.dlq"),
     ]
-    assert found[1].line == "queue 'billing' does not exist; run: postroad topology apply"
+    assert found[1].line == "queue 'billing' does not exist; run: postroad topology apply MODULE:APP"
     assert line.heard.all(TopologyMismatch) == [TopologyMismatch("exchange", 1), TopologyMismatch("queue", 2)]
 
 
@@ -56,7 +56,7 @@ async def test_a_queue_declared_otherwise_is_named_with_the_difference(
         await transport.apply(topology)
     assert str(caught.value) == (
         "queue 'billing' has x-overflow 'drop-head', declared 'reject-publish'; arguments cannot be changed:"
-        " empty and delete the queue, then run: postroad topology apply [PR205]"
+        " empty and delete the queue, then run: postroad topology apply MODULE:APP [PR205]"
     )
 
 

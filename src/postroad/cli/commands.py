@@ -84,6 +84,9 @@ def _told(error: Exception) -> int:
     if shown is None:
         return int(tell(error))
     # The parser's own complaint about arguments; it has a text of its own, and an exit code of 2.
+    if type(error).__name__ == "NoArgsIsHelpError":  # It has no public name. The help is the answer.
+        sys.stderr.write(str(shown()))
+        return int(Exit.USAGE)
     text = " ".join(str(shown()).split()) or type(error).__name__
     context = getattr(error, "ctx", None)
     where = getattr(context, "command_path", "postroad")

@@ -47,6 +47,9 @@ def _imported(name: str) -> object:
         raise
     except ModuleNotFoundError as error:
         raise UsageError("PR107", f"module {name!r} cannot be imported: there is no {error.name!r} here") from error
+    except SyntaxError as error:
+        place = f"{Path(error.filename or '').name}:{error.lineno}"
+        raise UsageError("PR107", f"module {name!r} cannot be imported: {type(error).__name__} in {place}") from error
     except Exception as error:
         text = f"module {name!r} cannot be imported: {type(error).__name__} {safe_reason(error)}"
         raise UsageError("PR107", text) from error

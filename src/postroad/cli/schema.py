@@ -15,7 +15,7 @@ Role: TypeAlias = str | None
 
 def migrate(
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, to be applied by hand.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, with the named roles' grants.")] = False,
     runtime_role: Annotated[
         Role, typer.Option(envvar="POSTROAD_RUNTIME_ROLE", help="The role that processes use; it gets its grants.")
     ] = None,
@@ -33,7 +33,9 @@ def migrate(
 
     roles = Roles(runtime=runtime_role or None, author=author_role or None)
     if sql:
-        show.line(script(schema=os.environ.get("POSTROAD_SCHEMA") or "postroad", roles=roles))
+        schema = os.environ.get("POSTROAD_SCHEMA") or "postroad"
+        text = script(schema=schema, roles=roles)
+        show.document({"schema": schema, "sql": text}) if json else show.line(text)
         return
     settings = operations.database_settings()
     applied = list(asyncio.run(operations.migrate(settings, roles=roles)))

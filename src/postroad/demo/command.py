@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from postroad.demo import flights, report
 from postroad.demo.road import CONSUMER_APP, Outcome, Road
 from postroad.demo.road import Progress as Travelled
-from postroad.demo.servers import Servers
+from postroad.demo.servers import Servers, refuse_what_cannot_run
 from postroad.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def demo(  # noqa: PLR0917 - typer reads the options from the signature
     csv: Annotated[Path | None, typer.Option(help="Flights with nycflights13's columns; plain or gzip CSV.")] = None,
     broker: Annotated[
-        str, typer.Option(help="auto (a private RabbitMQ), embedded (PostgreSQL alone), or a URL.")
+        str, typer.Option(help="auto (a private RabbitMQ) or a URL; embedded (PostgreSQL alone) is not built yet.")
     ] = "auto",
     chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes and restart the broker on the way.")] = False,  # noqa: FBT002
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end.")] = False,  # noqa: FBT002
@@ -65,6 +65,7 @@ def run_demo(
         next(flights.read(csv), None)
     except flights.UnreadableFile as error:
         raise UsageError("PR107", str(error)) from error
+    refuse_what_cannot_run(broker)
     console = Console(stderr=True)
     with _folder(console, keep=keep) as folder, _bar(console) as watch, Servers(folder, broker=broker) as servers:
         road = Road(servers, folder, csv=csv, chaos=chaos, consumer_app=consumer_app)

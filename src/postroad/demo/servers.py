@@ -40,6 +40,19 @@ class Service:
     author: str
 
 
+def refuse_what_cannot_run(broker: str) -> None:
+    """Refuse a broker that is not to be had here, before anything is started.
+
+    Raises:
+        UsageError: PR107, it says what to install or to give instead.
+    """
+    if broker == "embedded":
+        raise UsageError("PR107", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL")
+    remedy = rabbitmq_remedy() if broker == "auto" else None
+    if remedy:
+        raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
+
+
 class Servers:
     """The servers of one demo: started on entry, stopped and removed on exit (unless they are to be kept)."""
 
@@ -52,12 +65,7 @@ class Servers:
         self.broker_url = broker
 
     def __enter__(self) -> Self:
-        """Start what is needed.
-
-        Raises:
-            UsageError: no broker can be started here; it says what to install.
-        """
-        self._refuse_what_cannot_run()
+        """Start what is needed; ask `refuse_what_cannot_run` before."""
         try:
             self._start()
         except BaseException:
@@ -68,15 +76,6 @@ class Servers:
     def __exit__(self, *_: object) -> None:
         """Stop the servers."""
         self._stack.close()
-
-    def _refuse_what_cannot_run(self) -> None:
-        if self._broker == "embedded":
-            raise UsageError(
-                "PR107", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL"
-            )
-        remedy = rabbitmq_remedy() if self._broker == "auto" else None
-        if remedy:
-            raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
 
     def _start(self) -> None:
         self.postgres = self._stack.enter_context(PostgresServer(self._folder / "postgres"))

@@ -91,7 +91,7 @@ async def examine_broker(settings: Settings, topology: Topology | None) -> list[
         return [*found, Finding("topology", Judgement.NOT_CHECKED, "no App was given")]
     if not lacking:
         return [*found, Finding("topology", Judgement.OK, "exchanges and queues exist"), _UNSEEN]
-    remedy = "the process does not start, events stay in the outbox; run `postroad topology apply`"
+    remedy = "the process does not start, events stay in the outbox; run `postroad topology apply MODULE:APP`"
     return [*found, *(Finding("topology", Judgement.PROBLEM, one.line, remedy) for one in lacking), _UNSEEN]
 
 
@@ -128,7 +128,7 @@ async def _server(connection: Connection, settings: Settings) -> list[Finding]:
         remedy = "statements of this release fail there; upgrade to PostgreSQL 14 or newer"
         found = [Finding("database version", Judgement.PROBLEM, f"PostgreSQL {row['shown']}", remedy)]
     if row["super"]:
-        remedy = "a fault could touch every table; run as a role made by `postroad migrate --runtime-role ROLE`"
+        remedy = "a fault could touch every table; create a role, `postroad migrate --runtime-role ROLE`, and run as it"
         return [*found, Finding("role", Judgement.WARNING, f"{row['role']} is a superuser", remedy)]
     return [*found, Finding("role", Judgement.OK, f"{row['role']}")]
 

@@ -129,11 +129,20 @@ async def migrate(url: str, *, schema: str, roles: Roles, days_ahead: int = 14) 
             message = f"the user of {masked(url)} may not migrate schema {schema!r}; use the role that owns it"
             raise AccessRefused("PR303", message) from error
         except asyncpg.UndefinedObjectError as error:
-            message = f"one of the roles {roles} does not exist in {masked(url)}; create it, or leave it out"
+            message = (
+                f"{_unknown(error, roles)} does not exist in {masked(url)}; create it (CREATE ROLE), or leave it out"
+            )
             raise UsageError("PR107", message) from error
         finally:
             await connection.close()
     return applied
+
+
+def _unknown(error: Exception, roles: Roles) -> str:
+    """The role that the server does not know; its words may be of any language, the quoted name is not."""
+    given = [name for name in (roles.runtime, roles.author) if name is not None]
+    named = [name for name in given if f'"{name}"' in str(error)]
+    return f"role {named[0]!r}" if named else f"role {' or '.join(map(repr, given))}"
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record], schema: str, roles: Roles) -> list[int]:

@@ -195,7 +195,7 @@ async def verify(session: Session, topology: Topology) -> list[Difference]:
     """
     things: list[Exchange | Queue] = [*topology.exchanges, *topology.queues]
     return [
-        Difference(_kind(thing), thing.name, "does not exist", "run: postroad topology apply")
+        Difference(_kind(thing), thing.name, "does not exist", "run: postroad topology apply MODULE:APP")
         for thing in things
         if not await _stands(session, thing)
     ]

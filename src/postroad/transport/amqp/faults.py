@@ -66,7 +66,9 @@ def refused_declaration(code: int, text: str, *, what: str) -> PostroadError:
             "PR303", f"the broker user may not declare {what} ({shorten(text)}); grant it, or apply as the deployer"
         )
     if code == NOT_FOUND:
-        return TopologyError("PR205", f"{what} does not exist ({shorten(text)}); run: postroad topology apply")
+        return TopologyError(
+            "PR205", f"{what} does not exist ({shorten(text)}); run: postroad topology apply MODULE:APP"
+        )
     difference = unequal(text)
     if difference is not None:
         return TopologyError("PR205", difference)
@@ -81,7 +83,7 @@ def unequal(text: str) -> str | None:
     kind, name, argument = match["kind"], match["name"], match["argument"]
     return (
         f"{kind} {name!r} has {argument} {_value(match['found'])}, declared {_value(match['declared'])};"
-        f" arguments cannot be changed: empty and delete the {kind}, then run: postroad topology apply"
+        f" arguments cannot be changed: empty and delete the {kind}, then run: postroad topology apply MODULE:APP"
     )
 
 
