@@ -223,8 +223,8 @@ def test_a_broker_that_is_away_is_one_line() -> None:
 
 def test_the_catalog_shows_events_and_subscriptions() -> None:
     content = document(postroad("catalog", "show", "orders:app", "--json"))
-    assert [(event["type"], event["version"]) for event in content["events"]] == [("orders.order.placed", 1)]
-    assert [reads["type"] for reads in content["subscriptions"]] == ["orders.order.placed"]
+    assert [(event["type"], event["version"]) for event in content["events"]] == [("orders.order.booked", 1)]
+    assert [reads["type"] for reads in content["subscriptions"]] == ["orders.order.booked"]
     text = postroad("catalog", "show", "orders:app").stdout
     assert "orders.order.placed v1" in text
     assert "The order's number" in text

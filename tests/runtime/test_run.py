@@ -41,7 +41,7 @@ async def stage_orders(url: str, count: int) -> None:
     """Stage as the App's own producer does: its module is imported here too."""
     sys.path.insert(0, str(APPS))
     try:
-        placed = import_module("orders").OrderPlaced
+        placed = import_module("orders").OrderBooked
     finally:
         sys.path.remove(str(APPS))
     connection = await asyncpg.connect(url)

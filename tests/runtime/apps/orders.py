@@ -21,9 +21,9 @@ MODE = os.environ.get("ORDERS_MODE", "")
 orders = Producer("orders")
 
 
-@orders.event("order.placed", version=1)
-class OrderPlaced(BaseModel):
-    """An order was placed."""
+@orders.event("order.booked", version=1)
+class OrderBooked(BaseModel):
+    """An order was booked."""
 
     number: int = Field(description="The order's number")
 
@@ -41,8 +41,8 @@ async def resources() -> AsyncGenerator[Till, None]:
     till.open = False
 
 
-@consumer(OrderPlaced, name="orders.book")
-async def book(event: OrderPlaced, delivery: Delivery[Any]) -> None:
+@consumer(OrderBooked, name="orders.book")
+async def book(event: OrderBooked, delivery: Delivery[Any]) -> None:
     assert delivery.use(Till).open
     if MODE == "blocks" and event.number >= 0:
         time.sleep(60)  # noqa: ASYNC251 - what this mode is for
