@@ -226,7 +226,7 @@ def test_the_catalog_shows_events_and_subscriptions() -> None:
     assert [(event["type"], event["version"]) for event in content["events"]] == [("orders.order.booked", 1)]
     assert [reads["type"] for reads in content["subscriptions"]] == ["orders.order.booked"]
     text = postroad("catalog", "show", "orders:app").stdout
-    assert "orders.order.placed v1" in text
+    assert "orders.order.booked v1" in text
     assert "The order's number" in text
 
 
