@@ -181,3 +181,48 @@ def test_the_rights_on_the_broker_that_the_page_names_are_enough(
         terminal.run(see.splitlines()[0])
         look = next(line for line in see.splitlines() if line.startswith("psql"))
         assert wait_until(lambda: terminal.command(look) == "A-1|1999\n", within=seconds(30), every=seconds(0.1))
+
+
+# --- docs/testing.md ------------------------------------------------------------------------------------------------
+
+USES_THE_FIXTURES = """
+import asyncio
+
+import asyncpg
+import pika
+
+
+def test_both_servers_answer(database, broker):
+    async def ask():
+        connection = await asyncpg.connect(database)
+        assert await connection.fetchval("SELECT count(*) FROM postroad.outbox") == 0
+        await connection.close()
+
+    asyncio.run(ask())
+    pika.BlockingConnection(pika.URLParameters(broker)).close()
+"""
+
+
+@pytest.mark.heavy
+def test_the_fixtures_of_the_testing_page_give_servers(tmp_path: Path) -> None:
+    save_files("docs/testing.md", tmp_path)
+    (tmp_path / "test_it.py").write_text(USES_THE_FIXTURES)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.heavy
+def test_the_trial_servers_of_the_testing_page_start_and_stop(tmp_path: Path) -> None:
+    save_files("docs/testing.md", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "servers.py"], input="\n", cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^(\w+): export POSTROAD_DATABASE_URL=postgresql://", done.stdout, re.MULTILINE) == [
+        "orders", "billing",
+    ]  # fmt: skip
+    assert "export POSTROAD_BROKER_URL=amqp://" in done.stdout
