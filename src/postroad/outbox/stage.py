@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from postroad.errors import AccessRefused, SchemaError
+from postroad.errors import AccessRefused, PostroadError, SchemaError
 from postroad.sql.statement import Pipeline, queries
 
 QUERIES: Final = queries(__package__, "stage.sql")
@@ -55,28 +54,28 @@ def stage(schema: str, rows: Sequence[StagedEvent]) -> Pipeline[None]:
         AccessRefused: PR303, the connection's role may not publish.
         SchemaError: PR202, Postroad's tables are not in this database.
     """
-    with _blamed(schema):
+    try:
         if len(rows) == 1:
             yield QUERIES.statement("stage_one", schema, *rows[0])
             return
         for part in _parts(rows):
             yield QUERIES.statement("stage_many", schema, *map(list, zip(*part, strict=True)))
-
-
-@contextmanager
-def _blamed(schema: str) -> Iterator[None]:
-    """Say what is to be done where no publish can work; whichever driver it was, its error is the cause."""
-    try:
-        yield
     except Exception as error:
-        state = getattr(error, "sqlstate", None)
-        if state in _MISSING:
-            message = f"schema {schema!r} is missing in the database of this connection; run `postroad migrate` there"
-            raise SchemaError("PR202", f"{message} (or set POSTROAD_SCHEMA)") from error
-        if state == _REFUSED:
-            message = f"the role of this connection may not publish in schema {schema!r}; give it the grants"
-            raise AccessRefused("PR303", f"{message}: `postroad migrate --author-role ROLE` as the owner") from error
-        raise
+        told = _told(schema, getattr(error, "sqlstate", None))
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(schema: str, state: object) -> PostroadError | None:
+    """What is to be done where no publish can work; None for any other error of the driver, whichever it is."""
+    if state in _MISSING:
+        message = f"schema {schema!r} is missing in the database of this connection; run `postroad migrate` there"
+        return SchemaError("PR202", f"{message} (or set POSTROAD_SCHEMA)")
+    if state == _REFUSED:
+        message = f"the role of this connection may not publish in schema {schema!r}; give it the grants"
+        return AccessRefused("PR303", f"{message}: `postroad migrate --author-role ROLE` as the owner")
+    return None
 
 
 def _parts(rows: Sequence[StagedEvent]) -> Iterator[list[StagedEvent]]:
