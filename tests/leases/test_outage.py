@@ -95,3 +95,19 @@ async def test_a_restart_of_the_database_within_the_trust_costs_no_lease(start, 
     assert lease.held
     assert again.held
     assert process.lost == []
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(60)
+async def test_a_database_that_lets_nobody_in_for_a_while_does_not_end_the_heartbeat(own_postgres, start) -> None:
+    await migrate(own_postgres.create_database("shop"), schema="postroad", roles=Roles(runtime="pr_runtime"))
+    process = await start(own_postgres.url("shop", "pr_runtime"))
+    lease = await process.keeper.acquire("shard:06", ttl=TTL, on_lost=process.hear_lost)
+    assert lease is not None
+    own_postgres.execute("ALTER DATABASE shop ALLOW_CONNECTIONS false")
+    own_postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'pr_runtime'")
+    await process.ear.wait(LeaseGone, name="shard:06", reason=LossReason.EXPIRED)
+    own_postgres.execute("ALTER DATABASE shop ALLOW_CONNECTIONS true")
+    async with asyncio.timeout(20):
+        again = await taken_again(process, "shard:06")
+    assert again.token > lease.token

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from urllib.parse import urlsplit
+
 import asyncpg
 import pytest
 
+from postroad.clock import seconds
 from postroad.errors import AccessRefused, Unavailable, UsageError
 from postroad.sql import Statement
 from postroad.sql.manager import Manager, connect, masked
 from postroad.sql.transactions import AsyncpgTransactions
+from postroad.testing.servers import TcpProxy
 
 
 @pytest.fixture
@@ -189,3 +195,69 @@ async def test_closing_does_not_wait_for_ever_for_a_borrower(runtime_url) -> Non
 
     with pytest.raises((Unavailable, asyncpg.InterfaceError)):
         await borrow()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(60)
+async def test_a_server_that_lets_nobody_in_is_away_and_not_broken(own_postgres) -> None:
+    own_postgres.create_database("shop")
+    url = own_postgres.url("shop", "pr_runtime")
+    manager = await Manager.open(url, schema="postroad", size=2)
+    own_postgres.execute("ALTER DATABASE shop ALLOW_CONNECTIONS false")
+    own_postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'pr_runtime'")
+    assert await manager.answers() is False
+    for attempt in (manager.fetch(Statement("SELECT 1")), begun(manager), connect(url)):
+        with pytest.raises(Unavailable, match="lets nobody in"):
+            await attempt
+    own_postgres.execute("ALTER DATABASE shop ALLOW_CONNECTIONS true")
+    assert await manager.answers() is True
+    own_postgres.execute("ALTER ROLE pr_runtime NOLOGIN")
+    own_postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'pr_runtime'")
+    assert await manager.answers() is False, "a refused access is no answer either"
+    await manager.close()
+
+
+async def begun(manager: Manager) -> None:
+    async with manager.transaction():
+        pass
+
+
+@pytest.mark.timeout(30)
+async def test_connections_that_lead_nowhere_cost_one_statement_its_patience(runtime_url, monkeypatch) -> None:
+    monkeypatch.setattr("postroad.sql.manager.OWN_PATIENCE", seconds(0.5))
+    port = urlsplit(runtime_url).port
+    with TcpProxy(port) as line:
+        manager = await Manager.open(runtime_url.replace(f":{port}", f":{line.port}"), schema="postroad", size=3)
+        for attempt in (long_held(manager), begun(manager), manager.run(one())):
+            await asyncio.gather(*(manager.run(held()) for _ in range(3)))
+            line.strand()
+            began = time.monotonic()
+            with pytest.raises(Unavailable, match="did not answer"):
+                await attempt
+            assert [row["one"] for row in await manager.fetch(Statement("SELECT 1 AS one"))] == [1]
+            assert await manager.answers(), "every other connection was replaced before its use"
+            assert time.monotonic() - began < 5
+        await manager.close()
+
+
+async def long_held(manager: Manager) -> None:
+    async with manager.connection(patience=seconds(0.5)) as connection:
+        await connection.fetchval("SELECT 1")
+
+
+def one():
+    yield Statement("SELECT 1")
+
+
+def held():
+    yield Statement("SELECT pg_sleep(0.1)")
+
+
+async def test_a_handlers_statement_may_take_longer_than_one_of_ours(runtime_url, monkeypatch) -> None:
+    monkeypatch.setattr("postroad.sql.manager.OWN_PATIENCE", seconds(0.2))
+    manager = await Manager.open(runtime_url, schema="postroad", size=1)
+    async with AsyncpgTransactions(manager).begin() as unit:
+        assert await unit.tx.fetchval("SELECT 7 FROM pg_sleep(0.5)") == 7
+    with pytest.raises(Unavailable, match="did not answer"):
+        await manager.fetch(Statement("SELECT pg_sleep(2)"))
+    await manager.close()

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import asyncpg
 from typing_extensions import override
 
+from postroad.errors import Unavailable
 from postroad.sql.drive import AsyncHand, Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from asyncpg.pool import PoolConnectionProxy
 
     from postroad.sql.statement import Statement
@@ -22,6 +25,19 @@ else:
 T = TypeVar("T")
 
 
+class Loan:
+    """What holds for a connection of our pool until it goes back: whose it is, and how long a statement may take."""
+
+    __slots__ = ("patience", "silent", "to_strangers")
+
+    def __init__(self, patience: float, *, to_strangers: bool) -> None:
+        """Each statement may take `patience` seconds; of strangers' only ``BEGIN``, which is ours."""
+        self.patience = patience
+        self.to_strangers = to_strangers
+        self.silent = False
+        """Whether a statement got no answer in time, and the connection was cut."""
+
+
 class PooledConnection(_DriverConnection):
     """A connection of our pool: it is cleaned after strangers only, and a commit that rolled back is an error on it.
 
@@ -30,26 +46,59 @@ class PooledConnection(_DriverConnection):
 
     When an error inside a transaction is caught and not answered by a savepoint, ``COMMIT`` succeeds and commits
     nothing: only its tag says so, which asyncpg does not look at. An ack after that would lose the message.
+
+    A statement of ours without an answer cuts the connection: asyncpg would go on to ask the server for a
+    cancellation, and wait as long again for an end that a connection which leads nowhere never tells of.
     """
 
-    _lent = True
+    _loan: Loan | None = None
 
-    def lend(self, *, to_strangers: bool) -> None:
-        """Say who uses it until it goes back to the pool."""
-        self._lent = to_strangers
+    def lend(self, loan: Loan) -> None:
+        """Say what holds until it goes back to the pool."""
+        self._loan = loan
 
     @override
     def get_reset_query(self) -> str:
         """See asyncpg."""
-        return super().get_reset_query() if self._lent else ""
+        return super().get_reset_query() if self._loan is None or self._loan.to_strangers else ""
 
     @override
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """See asyncpg."""
-        tag = await super().execute(query, *args, timeout=timeout)
+        answer = super().execute
+        loan = self._loan
+        if loan is None or (loan.to_strangers and not query.startswith("BEGIN")):
+            tag = await answer(query, *args, timeout=timeout)
+        else:
+            tag = await self._in_time(loan, answer(query, *args, timeout=loan.patience))
         if tag == "ROLLBACK" and query == "COMMIT;":
             raise asyncpg.InFailedSQLTransactionError("an earlier error in the transaction was caught: it rolled back")
         return tag
+
+    @override
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None, **options: Any) -> Any:
+        """See asyncpg."""
+        answer, loan = super().fetch, self._loan
+        if loan is None or loan.to_strangers:
+            return await answer(query, *args, timeout=timeout, **options)
+        return await self._in_time(loan, answer(query, *args, timeout=loan.patience, **options))
+
+    @override
+    async def fetchval(self, query: str, *args: Any, timeout: float | None = None, **options: Any) -> Any:
+        """See asyncpg."""
+        answer, loan = super().fetchval, self._loan
+        if loan is None or loan.to_strangers:
+            return await answer(query, *args, timeout=timeout, **options)
+        return await self._in_time(loan, answer(query, *args, timeout=loan.patience, **options))
+
+    async def _in_time(self, loan: Loan, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except TimeoutError as error:
+            loan.silent = True
+            self.terminate()
+            message = f"the database did not answer within {loan.patience:g} s; the connection was cut"
+            raise Unavailable("PR301", message) from error
 
 
 class AsyncpgHand(AsyncHand):

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from postroad.clock import seconds
-from postroad.errors import AccessRefused, Unavailable, UsageError
-from postroad.sql.asyncpg import AsyncpgHand, PooledConnection
+from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
+from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
     from postroad.sql.statement import Pipeline, Statement
 
+    Lent = PoolConnectionProxy[asyncpg.Record]
+
 T = TypeVar("T")
 
 PATIENCE: Final = seconds(60)
-"""How long one statement may take before its connection is given up."""
+"""How long a handler's statement may take before it is given up."""
+OWN_PATIENCE: Final = seconds(10)
+"""How long a statement of ours may take before its connection is cut: about as long as the shorter leases last."""
 
 _REFUSED = (
     asyncpg.InvalidPasswordError,
@@ -71,6 +75,21 @@ def translated(url: str) -> Iterator[None]:
         raise Unavailable("PR301", message) from error
 
 
+@contextmanager
+def _connecting(url: str) -> Iterator[None]:
+    """Around the opening of a connection: whatever else a server says there, it cannot be used now.
+
+    A database that lets nobody in (55000), settings that a proxy refuses: all of it may end, unlike a wrong password.
+    """
+    try:
+        yield
+    except (*_REFUSED, *_AWAY):
+        raise
+    except asyncpg.PostgresError as error:
+        kind = f"{type(error).__name__}, {error.sqlstate}"
+        raise Unavailable("PR301", f"{masked(url)} lets nobody in ({kind}); it is tried again until it does") from error
+
+
 async def connect(
     url: str, *, patience: float = 10, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection[asyncpg.Record]:
@@ -81,7 +100,7 @@ async def connect(
         Unavailable: the database cannot be reached in time.
         UsageError: the URL cannot be read.
     """
-    with translated(url), _readable():
+    with translated(url), _readable(), _connecting(url):
         return await asyncpg.connect(url, timeout=patience, server_settings=dict(settings or {}))
 
 
@@ -129,7 +148,7 @@ class Manager:
             Unavailable: it cannot be reached within ten seconds.
             UsageError: the URL cannot be read.
         """
-        with translated(url), _readable():
+        with translated(url), _readable(), _connecting(url):
             pool = await asyncpg.create_pool(
                 url, min_size=1, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
                 connection_class=PooledConnection, server_settings={"application_name": name},
@@ -144,24 +163,38 @@ class Manager:
             self._pool.terminate()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
-        """Lend a connection for statements of ours, outside any transaction."""
+    async def connection(self, *, patience: timedelta | None = None) -> AsyncIterator[Lent]:
+        """Lend a connection for statements of ours, outside any transaction.
+
+        A statement that does not end within `patience` costs the connection at once, and the others of the pool
+        before their next use. Whether it was done is unknown then. None is `OWN_PATIENCE`.
+        """
         with translated(self._url):
-            async with self._pool.acquire() as connection:
-                _lend(connection, to_strangers=False)
+            async with self._lent(patience or OWN_PATIENCE, to_strangers=False) as connection:
                 yield connection
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolConnectionProxy[asyncpg.Record]]:
+    async def transaction(self) -> AsyncIterator[Lent]:
         """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back.
 
         The driver's errors come out as they are, with the borrower's own: whoever runs strangers' code classifies
-        them.
+        them. What cannot be opened for another reason than the usual ones, or not begun in time, is `Unavailable`.
         """
-        async with self._pool.acquire() as connection:
-            _lend(connection, to_strangers=True)
-            async with connection.transaction():
-                yield connection
+        async with self._lent(OWN_PATIENCE, to_strangers=True) as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def _lent(self, patience: timedelta, *, to_strangers: bool) -> AsyncIterator[Lent]:
+        with _connecting(self._url):
+            connection = await self._pool.acquire()
+        try:
+            loan = Loan(patience.total_seconds(), to_strangers=to_strangers)
+            connection.lend(loan)  # type: ignore[attr-defined] # the proxy forwards it
+            yield connection
+        finally:
+            await self._pool.release(connection)
+            if loan.silent:  # The others may lead nowhere as well: each is replaced before its next use.
+                await self._pool.expire_connections()
 
     async def fetch(self, statement: Statement) -> Rows:
         """Run one statement in a transaction of its own: one round trip."""
@@ -174,14 +207,10 @@ class Manager:
             return await drive(pipeline, AsyncpgHand(connection))
 
     async def answers(self, *, within_seconds: float = 2.0) -> bool:
-        """Whether the database answers ``SELECT 1`` in time; never raises for its absence."""
+        """Whether the database answers ``SELECT 1`` in time; never raises for its absence, or for being refused."""
         try:
             async with asyncio.timeout(within_seconds), self.connection() as connection:
                 await connection.execute("SELECT 1")
-        except (Unavailable, TimeoutError):
+        except (PostroadError, asyncpg.PostgresError, TimeoutError):
             return False
         return True
-
-
-def _lend(connection: PoolConnectionProxy[asyncpg.Record], *, to_strangers: bool) -> None:
-    connection.lend(to_strangers=to_strangers)  # type: ignore[attr-defined] # the proxy forwards it

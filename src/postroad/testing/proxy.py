@@ -21,6 +21,7 @@ class TcpProxy:
         self._target = (target_host, target_port)
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._stranded: set[tuple[socket.socket, socket.socket]] = set()
         self._flowing = threading.Event()
         self._flowing.set()
         self._closed = False
@@ -45,6 +46,11 @@ class TcpProxy:
     def stall(self) -> None:
         """Keep connections and accept new ones, but forward nothing, until `heal`."""
         self._flowing.clear()
+
+    def strand(self) -> None:
+        """Make open connections lead nowhere for good, without a word; new ones work: a fail-over without resets."""
+        with self._lock:
+            self._stranded |= self._pairs
 
     def heal(self) -> None:
         """Accept and forward again; what a stall held back goes on its way."""
@@ -110,10 +116,12 @@ class TcpProxy:
         with suppress(OSError):
             while chunk := source.recv(_CHUNK):
                 self._flowing.wait()
-                sink.sendall(chunk)
+                if pair not in self._stranded:
+                    sink.sendall(chunk)
         self._flowing.wait()  # The end of a connection is news too, and a stalled line carries none.
         with self._lock:
             self._pairs.discard(pair)
+            self._stranded.discard(pair)
         _drop(*pair)
 
 
