@@ -330,9 +330,13 @@ class _ThreadRun(_Run):
             with cause(self._cause()):
                 return owner.consumer.function(arrival.event, self._delivery())
         except BaseException as error:
+            stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
+            failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error
             if not self._left:
                 self.lost = self.unit is not None and self.unit.lost
-                self.error = error
+                self.error = failure
+            if stops:
+                raise failure from None
             raise
         finally:
             self._ended = True
