@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import psycopg
@@ -14,7 +14,9 @@ from psycopg.rows import namedtuple_row
 
 from postroad import asyncpg as asyncpg_door
 from postroad import psycopg as psycopg_door
-from postroad.consume import Consumer
+
+if TYPE_CHECKING:
+    from postroad.consume import Consumer
 
 BOTH = ("async def", "def")
 DATA_ERRORS = (asyncpg.DataError, psycopg.DataError)

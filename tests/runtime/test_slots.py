@@ -47,7 +47,7 @@ async def test_a_call_runs_on_a_named_thread_in_the_callers_context(owner):
     async with slots.take() as slot:
         assert slot.idle
         assert await slot.call(look) == ("postroad:threads:pool-0", "caller")
-        assert await slot.call(lambda: WHO.get()) == "caller"
+        assert await slot.call(WHO.get) == "caller"
 
 
 async def test_an_error_comes_out_and_the_thread_serves_the_next(owner):
