@@ -9,7 +9,7 @@ from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import UsageError
-from postroad.outbox.publish import Publish, by_schema, outside_transaction, prepare
+from postroad.outbox.publish import Publish, by_schema, outside_transaction, prepare, prepare_many
 from postroad.outbox.stage import StagedEvent, stage
 from postroad.outbox.unawaited import Publishing, UnawaitedPublish
 from postroad.sql.asyncpg import AsyncpgHand
@@ -97,17 +97,7 @@ class Within:
             UsageError: at once, as `publish` does, if one of them is not valid.
         """
         self._check("a publish")
-        prepared = [
-            prepare(
-                one.event,
-                key=one.key,
-                sequence=one.sequence,
-                occurred_at=one.occurred_at,
-                correlation=one.correlation,
-                clock=self._clock,
-            )
-            for one in (event if isinstance(event, Publish) else Publish(event) for event in events)
-        ]
+        prepared = prepare_many(events, clock=self._clock)
         return Publishing(self._stage_many(prepared), prepared[0][1].type if prepared else "nothing")
 
     async def _stage_one(self, schema: str, row: StagedEvent) -> UUID:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -46,6 +47,46 @@ class OwnedThread(Protocol):
         ...
 
 
+class Slot(Protocol):
+    """One thread that runs one blocking call at a time, for whoever took it from its `Slots`."""
+
+    at_end: Callable[[], None]
+    """Called on the thread when it ends, if it ever ran; set it to close what belongs to the thread."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs."""
+        ...
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the thread, in a copy of the caller's context; what it raises comes out.
+
+        Cancellation ends the waiting alone: a thread cannot be stopped, and the call goes on.
+        """
+        ...
+
+    async def quiet(self, within: float) -> bool:
+        """Wait up to `within` seconds for a call that goes on; whether the slot is idle."""
+        ...
+
+
+class Slots(Protocol):
+    """A fixed number of threads for blocking calls."""
+
+    @property
+    def stuck(self) -> int:
+        """How many of them were left by their taker in the midst of a call, and still run it."""
+        ...
+
+    def take(self) -> AbstractAsyncContextManager[Slot]:
+        """Take a free slot for the block, waiting for one in turn.
+
+        A slot whose call still runs at the end of the block is stuck: it is reported, and given out again only
+        after the call has ended.
+        """
+        ...
+
+
 class Owner(Protocol):
     """Starts tasks and threads, names them, hears of their errors and joins them at shutdown."""
 
@@ -57,5 +98,12 @@ class Owner(Protocol):
         """Start `main` on a thread of its own; an async `main` gets a loop of its own (`asyncio.run`).
 
         `main` must end when what it was told to watch says so: threads are joined at shutdown, never killed.
+        """
+        ...
+
+    def slots(self, count: int, *, name: str) -> Slots:
+        """Make `count` slots for blocking calls; their threads start when they are first used, and end at shutdown.
+
+        One that is stuck then cannot keep the process.
         """
         ...

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, Field
 
+from consume.kinds import as_def
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.consume import Attempts, ConsumerService, Retries, consumer_of
 from postroad.events import Producer
@@ -24,6 +25,7 @@ from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
 from postroad.signals.catalog import DeliverySettled
 from postroad.sql.manager import Manager
+from postroad.sql.threaded import PsycopgTransactions
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.base import Incoming, Tag
 from postroad.work.claimer import Claimer
@@ -171,7 +173,7 @@ class Ready:
 class Process:
     """One process that consumes: its pool, its signals, and the services it runs."""
 
-    def __init__(self, manager: Manager, signals: Signals, url: str) -> None:
+    def __init__(self, manager: Manager, signals: Signals, url: str, *, kind: str) -> None:
         self.manager = manager
         self.signals = signals
         self.heard = Recorder(signals)
@@ -182,10 +184,17 @@ class Process:
         self.service: ConsumerService | None = None
         self.run: asyncio.Task[None] | None = None
         self._url = url
+        self._kind = kind
 
     def attempts(self, function: Any, *, transactions: Any = None) -> Attempts:
+        consumer, custody = consumer_of(function), None
+        if self._kind == "def":
+            consumer = consumer if consumer.threaded else as_def(consumer)
+            size, name = consumer.concurrency, consumer.name
+            transactions = transactions or PsycopgTransactions(self._url, self.owner, size=size, name=name)
+            custody = PsycopgTransactions(self._url, self.owner, size=2, name="custody")
         return Attempts(
-            consumer_of(function), transactions=transactions or AsyncpgTransactions(self.manager), schema=SCHEMA,
+            consumer, transactions=transactions or AsyncpgTransactions(self.manager), custody=custody, schema=SCHEMA,
             resources=self.resources, signals=self.signals, clock=SYSTEM_CLOCK, chance=random.random,
         )  # fmt: skip
 
@@ -254,12 +263,13 @@ async def _ended(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
 
 
 @asynccontextmanager
-async def process(url: str) -> AsyncIterator[Process]:
+async def process(url: str, *, kind: str = "async def") -> AsyncIterator[Process]:
     signals = Signals()
     manager = await Manager.open(url, schema=SCHEMA, size=12)
-    standing = Process(manager, signals, url)
+    standing = Process(manager, signals, url, kind=kind)
     try:
         yield standing
     finally:
         await standing.owner.cancel()
+        assert await standing.owner.join(within=seconds(10)) == ()
         await manager.close()

@@ -22,14 +22,20 @@ async def sql(database: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]
 
 
 @pytest.fixture
-async def here(runtime_url: str, sql: object) -> AsyncIterator[Process]:
-    async with process(runtime_url) as standing:
+def kind(request: pytest.FixtureRequest) -> str:
+    """How handlers run: ``async def``, unless a test is parametrized with `BOTH`, indirectly."""
+    return str(getattr(request, "param", "async def"))
+
+
+@pytest.fixture
+async def here(runtime_url: str, sql: object, kind: str) -> AsyncIterator[Process]:
+    async with process(runtime_url, kind=kind) as standing:
         yield standing
 
 
 @pytest.fixture
-async def there(runtime_url: str, sql: object) -> AsyncIterator[Process]:
-    async with process(runtime_url) as standing:
+async def there(runtime_url: str, sql: object, kind: str) -> AsyncIterator[Process]:
+    async with process(runtime_url, kind=kind) as standing:
         yield standing
 
 

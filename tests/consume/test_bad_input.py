@@ -8,12 +8,14 @@ import logging
 import pytest
 
 from consume.bench import Order, body
+from consume.kinds import BOTH
 from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.events.envelope import CONTENT_TYPE
 from postroad.signals.catalog import DeliveryQuarantined, DeliveryResult, HandlerStarted
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
+pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 MARKER = "PAYLOAD-MARKER-7f3a"
 
 

@@ -45,6 +45,27 @@ def plain(event, delivery):
     pass
 
 
+def generator(event, delivery):
+    yield
+
+
+async def several(event, delivery):
+    yield
+
+
+class Callable:
+    def __call__(self, event, delivery):
+        pass
+
+
+class Elsewhere:
+    pass
+
+
+class Threads:
+    threaded = True
+
+
 async def short(event):
     pass
 
@@ -59,7 +80,11 @@ async def short(event):
         ([Placed], {"name": "Billing"}, handler, "a name is"),
         ([Placed], {"name": "x" * 201}, handler, "a name is"),
         ([Placed], {"name": ""}, handler, "a name is"),
-        ([Placed], {}, plain, "not 'async def'"),
+        ([Placed], {}, generator, "or it yields"),
+        ([Placed], {}, several, "or it yields"),
+        ([Placed], {}, Callable(), "or it yields"),
+        ([Placed], {"on": Elsewhere()}, plain, "needs transactions of threads"),
+        ([Placed], {"on": Threads()}, handler, "cannot have transactions of threads"),
         ([Placed], {}, short, "two arguments"),
         ([Placed], {"order": "newest"}, handler, "order is None or 'latest'"),
         ([Placed], {"max_runtime": seconds(0)}, handler, "max_runtime"),
@@ -77,9 +102,22 @@ def test_what_is_wrong_is_refused_at_declaration(sources, options, function, sai
 
 def test_everything_that_is_wrong_is_named_at_once():
     with pytest.raises(UsageError) as caught:
-        consumer(Placed, Placed, name="NO", max_runtime=seconds(-1))(plain)
+        consumer(Placed, Placed, name="NO", max_runtime=seconds(-1))(generator)
     for said in ("twice", "a name is", "async def", "max_runtime"):
         assert said in str(caught.value)
+
+
+def test_a_plain_function_is_a_consumer_on_threads():
+    assert consumer(Placed, name="x")(plain) is plain
+    assert consumer_of(plain).threaded
+    assert not consumer_of(consumer(Placed, name="x")(handler)).threaded
+
+
+def test_a_plain_function_needs_psycopg(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(UsageError, match=r"'billing.orders' has a `def` handler.*postroad\[psycopg\].*PR108"):
+        consumer(Placed, name="billing.orders")(plain)
+    assert consumer(Placed, name="billing.orders")(handler) is handler
 
 
 def test_a_function_that_is_no_consumer_is_named():
@@ -88,6 +126,7 @@ def test_a_function_that_is_no_consumer_is_named():
 
 
 TYPED = """
+from psycopg import Connection
 from pydantic import BaseModel
 from postroad.consume import Delivery, consumer
 from postroad.events import Subscription
@@ -111,13 +150,28 @@ async def good(event: A | B, delivery: Delivery) -> None:
 
 @consumer(SA, name="alone")
 async def alone(event: A, delivery: Delivery) -> None:
-    delivery.tx.no_such_method()  # wrong: line 25
+    delivery.tx.no_such_method()  # wrong
 
-@consumer(SA, SB, name="narrow")  # wrong: line 27
+@consumer(SA, SB, name="narrow")  # wrong
 async def narrow(event: A, delivery: Delivery) -> None: ...
 
-@consumer(SA, name="stranger")  # wrong: line 30
+@consumer(SA, name="stranger")  # wrong
 async def stranger(event: C, delivery: Delivery) -> None: ...
+
+@consumer(SA, SB, name="plain")
+def plain(event: A | B, delivery: Delivery[Connection]) -> None:
+    delivery.tx.execute("SELECT 1")
+
+@consumer(SA, name="unlike")  # wrong
+def unlike(event: B, delivery: Delivery[Connection]) -> None: ...
+
+@consumer(SA, name="answers")  # wrong
+def answers(event: A, delivery: Delivery[Connection]) -> int:
+    return 1
+
+async def call(a: A, delivery: Delivery[Connection]) -> None:
+    plain(a, delivery)
+    await plain(a, delivery)  # wrong
 """
 
 
@@ -130,4 +184,5 @@ def test_what_must_not_type_check_does_not(tmp_path: Path):
         cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     lines = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
-    assert lines == {25, 27, 30}, done.stdout
+    wrong = {number for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# wrong")}
+    assert lines == wrong, done.stdout

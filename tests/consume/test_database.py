@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from consume.bench import AT_ONCE, SCHEMA, Order, body, process
+from consume.kinds import BOTH, Gate
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import consumer
 from postroad.events import Subscription
@@ -36,13 +37,13 @@ async def bill(event, delivery):
 
 
 @asynccontextmanager
-async def standing(server):
+async def standing(server, kind):
     await migrate(server.url(), schema=SCHEMA, roles=Roles(runtime="pr_runtime", author="pr_author"), days_ahead=2)
     await looked_at(
         server,
         "CREATE TABLE public.effect (name text, amount int, attempt int); GRANT ALL ON public.effect TO pr_runtime",
     )
-    async with process(server.url(user="pr_runtime")) as here:
+    async with process(server.url(user="pr_runtime"), kind=kind) as here:
         yield here
 
 
@@ -59,8 +60,9 @@ async def looked_at(server, query):
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-async def test_a_database_restarted_under_load_charges_and_loses_nothing(own_postgres, queue, how):
-    async with standing(own_postgres) as here:
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
+async def test_a_database_restarted_under_load_charges_and_loses_nothing(own_postgres, queue, how, kind):
+    async with standing(own_postgres, kind) as here:
         async with here.consuming(bill, queue.intake(), retries=True):
             for number in range(1500):
                 queue.put(body(f"{number:04}"))
@@ -84,8 +86,9 @@ async def test_a_database_restarted_under_load_charges_and_loses_nothing(own_pos
         assert queue.given_back > 0
 
 
-async def test_a_retry_that_meets_a_restart_is_given_back_uncharged(own_postgres, queue):
-    started, go = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
+async def test_a_retry_that_meets_a_restart_is_given_back_uncharged(own_postgres, queue, kind):
+    started, go = Gate(), Gate()
 
     @consumer(Placed, name="billing.orders", retry=AT_ONCE)
     async def fail_once(event, delivery):
@@ -95,7 +98,7 @@ async def test_a_retry_that_meets_a_restart_is_given_back_uncharged(own_postgres
         await go.wait()
         await delivery.tx.execute("INSERT INTO public.effect VALUES ($1, 1, $2)", event.order, delivery.attempt)
 
-    async with standing(own_postgres) as here:
+    async with standing(own_postgres, kind) as here:
         async with here.consuming(fail_once, queue.intake(), retries=True):
             queue.put(body("A1"))
             await started.wait()
@@ -108,8 +111,9 @@ async def test_a_retry_that_meets_a_restart_is_given_back_uncharged(own_postgres
         assert {signal.result for signal in here.heard.all(WorkSettled)} >= {"ok"}
 
 
-async def test_while_the_database_is_away_nothing_starts_and_the_service_is_not_ready(own_postgres, queue):
-    async with standing(own_postgres) as here:
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
+async def test_while_the_database_is_away_nothing_starts_and_the_service_is_not_ready(own_postgres, queue, kind):
+    async with standing(own_postgres, kind) as here:
         intake = queue.intake()
         async with here.consuming(bill, intake):
             queue.put(body("A1"))
@@ -150,6 +154,7 @@ async def test_a_commit_that_is_lost_on_the_way_is_decided_by_the_inbox(here, qu
     assert [signal.result for signal in here.heard.all(DeliverySettled)] == ["given_back", "duplicate"]
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_a_foreign_lost_connection_is_charged_and_pauses_nothing(here, queue, sql):
     @consumer(Placed, name="billing.orders", retry=AT_ONCE)
     async def gateway(event, delivery):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 
-import asyncpg
 import pytest
 
 from consume.bench import AT_ONCE, Order, body
+from consume.kinds import BOTH, DATA_ERRORS, outside
 from postroad.clock import seconds
 from postroad.consume import consumer, inbox
 from postroad.consume.inbox import Mark
 from postroad.events import Subscription
 from postroad.failures import Drop, OutcomeUnknown, Quarantine, Retry, Rules
 from postroad.retry import Backoff
-from postroad.signals.catalog import DeliveryDelayed, DeliveryQuarantined, DeliveryResult, HandlerStarted, TaskFailed
+from postroad.signals.catalog import DeliveryDelayed, DeliveryQuarantined, DeliveryResult
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
+pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 
 
 class GatewayDown(Exception):
@@ -168,37 +168,11 @@ async def test_a_handler_over_its_time_limit_is_rolled_back_and_charged(here, qu
     assert await state(sql) == {"work": [("scheduled", 1)], "quarantine": [], "inbox": ["delayed"], "effects": []}
 
 
-@pytest.mark.parametrize("returns", [True, False])
-async def test_a_handler_that_swallows_its_cancellation_cannot_commit(here, queue, sql, returns, monkeypatch):
-    monkeypatch.setattr("postroad.consume.attempt.LET_GO", seconds(0.3))
-    monkeypatch.setattr("postroad.consume.service._WATCH_SECONDS", 0.05)
-
-    @consumer(Placed, name="billing.orders", max_runtime=seconds(0.1), retry=Backoff(first=seconds(60)))
-    async def stubborn(event, delivery):
-        await delivery.tx.execute("INSERT INTO public.effect VALUES ('x', 1, 1)")
-        try:
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            if not returns:
-                await here.heard.wait(TaskFailed)
-
-    async with here.consuming(stubborn, queue.intake()):
-        queue.put(body("A1"))
-        await here.settled(1, result=DeliveryResult.RETRY)
-        queue.put(body("A2"))  # the consumer goes on
-        await here.settled(2, result=DeliveryResult.RETRY)
-    found = await state(sql)
-    assert found["effects"] == []
-    assert found["inbox"] == ["delayed", "delayed"]
-    assert {json.loads(row["history"])[0]["code"] for row in await sql.fetch("SELECT history FROM work")} == {"PR506"}
-    assert bool(here.heard.all(TaskFailed)) is not returns
-
-
 async def test_an_error_in_the_database_that_the_handler_hides_is_not_acked(here, queue, sql):
     @consumer(Placed, name="billing.orders", retry=Backoff(first=seconds(60)))
     async def hide(event, delivery):
         await delivery.tx.execute("INSERT INTO public.effect VALUES ('x', 1, 1)")
-        with contextlib.suppress(asyncpg.DataError):
+        with contextlib.suppress(*DATA_ERRORS):
             await delivery.tx.execute("SELECT 1 / 0")
 
     async with here.consuming(hide, queue.intake()):
@@ -224,21 +198,8 @@ async def test_a_failure_at_commit_is_the_handlers(here, queue, sql):
     assert json.loads(await sql.fetchval("SELECT history FROM work"))[0]["code"] == "23503"
 
 
-async def test_a_cancelled_inner_task_is_a_failure_like_any_other(here, queue, sql):
-    @consumer(Placed, name="billing.orders", retry=Backoff(first=seconds(60)))
-    async def inner(event, delivery):
-        sleeping = asyncio.ensure_future(asyncio.sleep(30))
-        asyncio.get_running_loop().call_soon(sleeping.cancel)
-        await sleeping
-
-    async with here.consuming(inner, queue.intake()):
-        queue.put(body("A1"))
-        await here.settled(1, result=DeliveryResult.RETRY)
-    assert len(here.heard.all(HandlerStarted)) == 1
-
-
 async def test_a_row_that_another_worker_has_by_now_changes_nothing(here, queue, sql):
-    attempts = []
+    attempts, on_our_loop = [], outside()
 
     @consumer(Placed, name="billing.orders", retry=AT_ONCE)
     async def slow(event, delivery):
@@ -247,7 +208,7 @@ async def test_a_row_that_another_worker_has_by_now_changes_nothing(here, queue,
         if delivery.attempt == 1:
             raise GatewayDown
         if len(attempts) == 2:  # Another worker takes the row over while we run.
-            await sql.execute("UPDATE work SET token = nextval('work_token'), worker = 'worker:other'")
+            await on_our_loop(sql.execute("UPDATE work SET token = nextval('work_token'), worker = 'worker:other'"))
 
     async with here.consuming(slow, queue.intake(), retries=True):
         queue.put(body("A1"))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from consume.bench import AT_ONCE, Order, OrderPlaced, body
-from postroad.asyncpg import within
+from consume.kinds import BOTH, publish
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import consumer
 from postroad.events import Subscription
@@ -23,6 +23,7 @@ class Gateway:
     pass
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_a_delivery_says_what_the_envelope_says(here, queue, sql):
     seen = []
     here.resources[Gateway] = Gateway()
@@ -47,6 +48,7 @@ async def test_a_delivery_says_what_the_envelope_says(here, queue, sql):
     assert "A1" not in repr(delivery)
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_an_object_that_the_app_does_not_have_is_the_codes_fault(here, queue, sql):
     @consumer(Placed, name="billing.orders", retry=AT_ONCE)
     async def look(event, delivery):
@@ -58,12 +60,13 @@ async def test_an_object_that_the_app_does_not_have_is_the_codes_fault(here, que
     assert "lifespan does not yield" in await sql.fetchval("SELECT reason FROM quarantine")
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_a_publish_inherits_its_cause_and_commits_with_the_handler(here, queue, sql):
     identity = SYSTEM_CLOCK.new_id()
 
     @consumer(Placed, name="billing.orders", retry=AT_ONCE)
     async def answer(event, delivery):
-        await within(delivery.tx).publish(OrderPlaced(order=f"{delivery.attempt}", amount=1))
+        await publish(delivery, OrderPlaced(order=f"{delivery.attempt}", amount=1))
         if delivery.attempt == 1:
             raise ConnectionResetError
 

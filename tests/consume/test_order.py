@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from consume.bench import AT_ONCE, Order, body
+from consume.kinds import BOTH
 from postroad.consume import consumer, inbox
 from postroad.events import Subscription
 from postroad.signals.catalog import DeliveryResult
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
+pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 
 
 @consumer(Placed, name="billing.orders", order="latest")

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from consume.bench import Order, body
+from consume.kinds import BOTH
 from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.signals.catalog import (
@@ -31,6 +34,7 @@ async def marks(sql):
     return [tuple(row) for row in await sql.fetch("SELECT outcome, reason FROM inbox ORDER BY at")]
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_an_event_takes_effect_and_is_acked_after_its_commit(here, queue, sql):
     order = []
     here.signals.subscribe(lambda signal: order.append(type(signal)))
@@ -44,6 +48,7 @@ async def test_an_event_takes_effect_and_is_acked_after_its_commit(here, queue, 
     assert [kind for kind in order if kind in wanted] == wanted
 
 
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_a_redelivered_message_is_acked_without_running_the_handler(here, queue, sql):
     intake = queue.intake()
     async with here.consuming(bill, intake):

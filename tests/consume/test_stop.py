@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
+import psycopg
 import pytest
 
 from consume.bench import Order, body
+from consume.kinds import BOTH, Gate
 from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.signals.catalog import DeliveryResult, DeliverySettled, TaskFailed, Unacked
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
+pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 
 
 def holding(*, concurrency=2):
-    started, go = [], asyncio.Event()
+    started, go = [], Gate()
 
     @consumer(Placed, name="billing.orders", concurrency=concurrency)
     async def hold(event, delivery):
@@ -49,7 +52,7 @@ async def test_what_runs_ends_and_is_acked_and_the_rest_goes_back(here, queue, s
 
 
 async def test_once_the_grace_period_is_over_what_runs_is_rolled_back_and_goes_back_uncharged(here, queue, sql):
-    hold, started, _ = holding()
+    hold, started, go = holding()
     async with here.consuming(hold, queue.intake()):
         for number in range(3):
             queue.put(body(f"{number}"))
@@ -59,6 +62,7 @@ async def test_once_the_grace_period_is_over_what_runs_is_rolled_back_and_goes_b
         await asyncio.wait([here.run], timeout=5)
         assert here.run.cancelled()
         here.run = asyncio.create_task(asyncio.sleep(0))
+        go.set()
     assert queue.acked == []
     assert queue.given_back == 3
     for table in ("public.effect", "inbox", "work", "quarantine"):
@@ -85,7 +89,7 @@ async def test_a_right_that_is_missing_ends_the_service_and_loses_nothing(here, 
     await sql.execute("REVOKE INSERT, UPDATE ON inbox, work, quarantine FROM pr_runtime")
     intake = queue.intake()
     queue.put(body("A1"))
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+    with pytest.raises((asyncpg.InsufficientPrivilegeError, psycopg.errors.InsufficientPrivilege)):
         async with here.consuming(hold, intake):
             await asyncio.wait([here.run], timeout=10)
     assert queue.acked == []

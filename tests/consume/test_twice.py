@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from consume.bench import Order, body, process
+from consume.kinds import BOTH, Gate
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import consumer, inbox
 from postroad.consume.inbox import Claim
@@ -18,6 +19,7 @@ from postroad.sql.statement import Statement
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
+pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 
 
 @consumer(Placed, name="billing.orders")
@@ -60,7 +62,7 @@ async def test_without_the_inbox_an_event_takes_effect_twice(here, queue, sql, m
 
 
 async def test_a_copy_of_what_is_in_hand_waits_for_its_outcome(here, queue, sql):
-    started, go, running = asyncio.Event(), asyncio.Event(), []
+    started, go, running = Gate(), Gate(), []
 
     @consumer(Placed, name="billing.orders")
     async def hold(event, delivery):
@@ -160,7 +162,7 @@ async def test_what_another_process_holds_open_costs_no_slot(here, queue, sql, d
     assert queue.given_back == 0
 
 
-async def test_a_commit_is_durable_whatever_the_role_says(queue, sql, runtime_url):
+async def test_a_commit_is_durable_whatever_the_role_says(queue, sql, runtime_url, kind):
     seen = []
 
     @consumer(Placed, name="billing.orders")
@@ -168,7 +170,7 @@ async def test_a_commit_is_durable_whatever_the_role_says(queue, sql, runtime_ur
         seen.append(await delivery.tx.fetchval("SHOW synchronous_commit"))
 
     mark = "&" if "?" in runtime_url else "?"
-    async with process(f"{runtime_url}{mark}options=-csynchronous_commit%3Doff") as careless:
+    async with process(f"{runtime_url}{mark}options=-csynchronous_commit%3Doff", kind=kind) as careless:
         assert await _setting(careless) == "off"
         async with careless.consuming(look, queue.intake()):
             queue.put(body())

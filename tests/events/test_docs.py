@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psycopg
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,6 +28,9 @@ async def test_the_examples_publish_what_the_subscription_reads(author_url, runt
     event = events["FlightDeparted"](flight_id="UA-1", carrier="UA", delay=3)
     identity = await outbox["depart"](author, event)
     assert await reader.fetchval("SELECT id FROM postroad.event") == identity
+    with psycopg.connect(author_url) as blocking:
+        again = outbox["depart_blocking"](blocking, event)
+    assert await reader.fetchval("SELECT id FROM postroad.event ORDER BY seq DESC LIMIT 1") == again
     read = events["Departed"].decode(event.model_dump())
     assert read == events["Departure"](carrier="UA", delay=3)
     await author.close()

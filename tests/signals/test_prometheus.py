@@ -30,6 +30,7 @@ from postroad.signals.catalog import (
     QueueDepth,
     Signal,
     StaleAcks,
+    ThreadsStuck,
     TopologyMismatch,
     Unacked,
     WorkSettled,
@@ -84,6 +85,7 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
     ("postroad_worker_job_duration_seconds", {"job_type", "result"}, WORKED, "_sum", ("punctuality", "ok"), 1.5),
     ("postroad_worker_lease_renewals_total", {"queue", "result"}, LeasesRenewed("worker", "late", 2),
      "", ("worker", "late"), 2),
+    ("postroad_consumer_stuck_threads", {"consumer"}, ThreadsStuck("punctuality", 2), "", ("punctuality",), 2),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
 ]  # fmt: skip
 

@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from postroad.sql import Call, Statement, drive
+from postroad.errors import UsageError
+from postroad.sql import Call, Statement, drive, drive_sync
 from postroad.sql.asyncpg import AsyncpgHand
 
 
@@ -119,3 +120,53 @@ async def test_the_asyncpg_hand_runs_both_kinds_of_statement(database) -> None:
     async with connection.transaction():
         assert await drive(pipeline(), AsyncpgHand(connection)) == 3
     await connection.close()
+
+
+class BlockingHand:
+    """The same, for the blocking driver."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def fetch(self, _: Statement) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def test_the_blocking_driver_sends_back_rows_values_and_errors() -> None:
+    def pipeline() -> Generator[Statement | Call, Any, list[Any]]:
+        found = [(yield ONE), (yield Call(lambda: "called"))]
+        try:
+            yield TWO
+        except ValueError:
+            found.append("recovered")
+        return found
+
+    assert drive_sync(pipeline(), BlockingHand(["a"], ValueError())) == [["a"], "called", "recovered"]
+
+
+def test_the_blocking_driver_closes_a_pipeline_that_does_not_answer_an_error() -> None:
+    ended: list[str] = []
+
+    def pipeline() -> Generator[Statement, Any, None]:
+        try:
+            yield ONE
+        finally:
+            ended.append("closed")
+
+    with pytest.raises(KeyError):
+        drive_sync(pipeline(), BlockingHand(KeyError()))
+    assert ended == ["closed"]
+
+
+def test_the_blocking_driver_refuses_what_would_have_to_be_awaited() -> None:
+    async def handler() -> None:
+        """Nothing."""
+
+    def pipeline() -> Generator[Call, Any, None]:
+        yield Call(handler)
+
+    with pytest.raises(UsageError, match=r"returned something to be awaited.*PR107"):
+        drive_sync(pipeline(), BlockingHand())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from postroad.clock import seconds
 from postroad.consume.delivery import Delivery, Resources
@@ -15,6 +18,7 @@ from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, 
 from postroad.errors import LeaseLost, PostroadError
 from postroad.events.cause import Cause, cause
 from postroad.failures import FailureClass, Rules, Verdict, classify
+from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesCommitted,
     DeliveryDelayed,
@@ -53,6 +57,8 @@ SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED
 """These are durable: the message is in safe hands, and may be acked."""
 
 _LIMIT: Final = "PR506"
+_LOOK: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
+_LOOKS: Final = 20
 _NO_RULES: Final = Rules()
 _MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
 _REACHED: Final = {
@@ -84,11 +90,15 @@ class Attempts:
 
     def __init__(
         self, consumer: Consumer[Any], *, transactions: Transactions[Any], schema: str, resources: Resources,
-        signals: Signals, clock: Clock, chance: Callable[[], float],
+        signals: Signals, clock: Clock, chance: Callable[[], float], custody: Transactions[Any] | None = None,
     ) -> None:  # fmt: skip
-        """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries."""
+        """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries.
+
+        What failed is kept in transactions of `custody`, where no handler can hold them up (default `transactions`).
+        """
         self.consumer = consumer
         self._transactions = transactions
+        self._custody = custody or transactions
         self._schema = schema
         self.resources = resources
         self.signals = signals
@@ -106,7 +116,7 @@ class Attempts:
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)
-        run = _Run(self, arrival)
+        run = _ThreadRun(self, arrival) if self.consumer.threaded else _Run(self, arrival)
         try:
             return await self._handle(run)
         except LeaseLost as error:
@@ -125,7 +135,7 @@ class Attempts:
         Such a handler swallows its cancellation or blocks; without its connection it cannot commit.
         """
         now = self.clock.monotonic()
-        overdue = [run for run in self.running if run.overdue(now)]
+        overdue = [run for run in [*self.running] if run.overdue(now)]
         for run in overdue:
             run.cut()
         return len(overdue)
@@ -134,7 +144,7 @@ class Attempts:
         arrival = run.arrival
         async with self._transactions.begin() as unit:
             run.unit = unit
-            passage = await unit.drive(handled(self._schema, self.consumer, arrival, run))
+            passage = await run.watched(unit.drive(handled(self._schema, self.consumer, arrival, run)))
         if passage in {Passage.HANDLED, Passage.STALE}:
             self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
         return Outcome(_REACHED[passage], STALE if passage is Passage.STALE else "")
@@ -143,7 +153,15 @@ class Attempts:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
         if _is_away(run, error):
             return Outcome(End.AWAY, "database")
-        return await self._keep(run.arrival, self._judge(run.error or error, run.arrival))
+        verdict = self._judge(run.error or error, run.arrival)
+        outcome = await self._keep(run.arrival, verdict)
+        for tries in range(1, _LOOKS + 1):
+            if outcome.end is not End.BUSY or not run.limited:
+                break
+            # Our own transaction, whose connection was cut, has not ended yet; running it again is not the answer.
+            await asyncio.sleep(_LOOK.delay(tries, chance=self._chance()).total_seconds())
+            outcome = await self._keep(run.arrival, verdict)
+        return outcome
 
     def _judge(self, error: BaseException, arrival: Arrival) -> Verdict:
         verdict = classify(error, rules=self.consumer.rules, attempt=arrival.attempt)
@@ -157,7 +175,7 @@ class Attempts:
             down = verdict.failure is FailureClass.DEPENDENCY_DOWN
             return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
         try:
-            async with self._transactions.begin() as unit:
+            async with self._custody.begin() as unit:
                 passage = await unit.drive(kept(self._schema, self.consumer, arrival, plan))
         except LeaseLost:
             self.signals.emit(LateWriteRefused("consume", 1))
@@ -199,6 +217,10 @@ class _Run:
         self.limited = False
         self.lost = False
 
+    async def watched(self, passing: Awaitable[Passage]) -> Passage:
+        """Wait for the pipeline that calls this."""
+        return await passing
+
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         owner, arrival = self._attempts, self.arrival
@@ -211,7 +233,8 @@ class _Run:
         timer = asyncio.timeout(limit)
         try:
             with cause(origin):
-                await _within(timer, consumer.function(arrival.event, delivery))
+                handling: Any = consumer.function(arrival.event, delivery)
+                await _within(timer, handling)
         except BaseException as error:
             self.limited = self.limited or timer.expired()
             self.lost = self.unit is not None and self.unit.lost
@@ -233,10 +256,8 @@ class _Run:
             self.unit.terminate()
 
     def _translated(self, error: BaseException) -> BaseException:
-        consumer = self._attempts.consumer
         if self.limited and not isinstance(error, asyncio.CancelledError):
-            limit = consumer.max_runtime.total_seconds()
-            return PostroadError(_LIMIT, f"the handler of consumer {consumer.name!r} ran longer than {limit:g} s")
+            return _overtime(self._attempts.consumer)
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
             # Nobody cancelled us: something that the handler awaited was. An ordinary failure of its own.
@@ -261,6 +282,79 @@ class _Run:
         envelope = self.arrival.envelope
         assert envelope is not None
         return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
+
+
+class _ThreadRun(_Run):
+    """The author's ``def`` handler, called once on the thread of its transaction, while the loop watches the time.
+
+    At its time limit the waiting is cancelled, which cuts the connection (see `PsycopgTransactions`): the handler may
+    go on, but commits nothing. Its outcome is the loop's from then on, whatever the thread comes back with.
+    """
+
+    __slots__ = ("_ended", "_left", "_loop", "_started", "_timer")
+
+    def __init__(self, attempts: Attempts, arrival: Arrival) -> None:
+        super().__init__(attempts, arrival)
+        self._deadline = float("inf")  # The timer sees to it.
+        self._loop = asyncio.get_running_loop()
+        self._timer = asyncio.timeout(None)
+        self._started = self._ended = self._left = False
+
+    @override
+    async def watched(self, passing: Awaitable[Passage]) -> Passage:
+        """Wait for the pipeline, and no longer than the handler's time limit from its start."""
+        running = self._attempts.running
+        running.add(self)
+        try:
+            async with self._timer:
+                return await passing
+        except TimeoutError:
+            if not self._timer.expired():
+                raise
+            self.limited = self.lost = True
+            self.error = _overtime(self._attempts.consumer)
+            raise self.error from None
+        finally:
+            self._left = True
+            if self._ended or not self._started:
+                running.discard(self)
+
+    @override
+    def __call__(self) -> Any:
+        """Run it, on its thread; not awaited."""
+        owner, arrival = self._attempts, self.arrival
+        self._started = True
+        owner.signals.emit(HandlerStarted(owner.consumer.name, arrival.event_type, arrival.attempt))
+        self._soon(self._arm)
+        try:
+            with cause(self._cause()):
+                return owner.consumer.function(arrival.event, self._delivery())
+        except BaseException as error:
+            stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
+            failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error
+            if not self._left:
+                self.lost = self.unit is not None and self.unit.lost
+                self.error = failure
+            if stops:
+                raise failure from None
+            raise
+        finally:
+            self._ended = True
+            if self._left:
+                self._soon(lambda: owner.running.discard(self))
+
+    def _arm(self) -> None:
+        if not self._left:
+            self._timer.reschedule(self._loop.time() + self._attempts.consumer.max_runtime.total_seconds())
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop may be gone by the time that a stuck handler returns.
+            self._loop.call_soon_threadsafe(act)
+
+
+def _overtime(consumer: Consumer[Any]) -> PostroadError:
+    limit = consumer.max_runtime.total_seconds()
+    return PostroadError(_LIMIT, f"the handler of consumer {consumer.name!r} ran longer than {limit:g} s")
 
 
 async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:

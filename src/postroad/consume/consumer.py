@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from postroad.clock import minutes, seconds
 from postroad.consume.delivery import Delivery
@@ -31,10 +32,21 @@ E6 = TypeVar("E6")
 E7 = TypeVar("E7")
 E8 = TypeVar("E8")
 
-Handler: TypeAlias = Callable[[E, Delivery[Any]], Coroutine[Any, Any, None]]
-Decorator: TypeAlias = Callable[[Handler[E]], Handler[E]]
+AsyncHandler: TypeAlias = Callable[[E, Delivery[Any]], Coroutine[Any, Any, None]]
+ThreadHandler: TypeAlias = Callable[[E, Delivery[Any]], None]
+Handler: TypeAlias = AsyncHandler[E] | ThreadHandler[E]
 Source: TypeAlias = Subscription[E] | type[E]
 Order: TypeAlias = Literal["latest"] | None
+
+
+class Decorator(Protocol[E]):
+    """Leaves the handler as it is."""
+
+    @overload
+    def __call__(self, function: AsyncHandler[E], /) -> AsyncHandler[E]: ...
+    @overload
+    def __call__(self, function: ThreadHandler[E], /) -> ThreadHandler[E]: ...
+
 
 LONGEST: Final = minutes(25)
 """Handlers end before the broker's consumer time-out of 30 minutes takes the channel away."""
@@ -63,10 +75,13 @@ class Consumer(Generic[E]):
     prefetch: int = 64
     on: Transactions[Any] | None = None
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
+    threaded: bool = field(init=False)
+    """Whether its handler is a plain ``def``, which runs on a thread."""
 
     def __post_init__(self) -> None:
-        """Index the subscriptions by type."""
+        """Index the subscriptions by type, and see how the function runs."""
         object.__setattr__(self, "types", {subscription.type: subscription for subscription in self.subscriptions})
+        object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
 
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
@@ -135,10 +150,13 @@ def consumer(
     prefetch: int | None = None,
     on: Transactions[Any] | None = None,
 ) -> Decorator[Any]:
-    """Make an ``async def handler(event, delivery)`` the consumer of one to eight event types.
+    """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
     The handler runs inside an open transaction, ``delivery.tx``; what it writes there takes effect once per
     (consumer, event), whatever is delivered twice, crashes or restarts. What it does elsewhere may happen again.
+
+    An ``async def`` handler gets an asyncpg connection. A ``def`` handler runs on a thread of its own, one of
+    `concurrency`, and gets a psycopg connection.
 
     Args:
         *sources: `Subscription` values, or event classes of the same repository.
@@ -146,28 +164,34 @@ def consumer(
         retry: the budget of attempts and the delays between them.
         rules: which of the author's exceptions mean drop, quarantine or try again.
         order: ``"latest"`` drops an event whose sequence is not above the last one seen of its key.
-        max_runtime: the handler's time limit; at the limit its transaction is rolled back and the attempt charged.
+        max_runtime: the handler's time limit; at the limit its transaction is rolled back and the attempt charged. A
+            thread cannot be stopped: one that goes on has lost its connection, and is not used until it returns.
         concurrency: how many handlers of this consumer run at once in a process; never two of one key.
         prefetch: how many unacked deliveries the broker hands out in advance; eight per handler by default.
-        on: whose transactions the handler gets; the App's own pool by default.
+        on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
 
     Raises:
-        UsageError: PR101, naming everything that is wrong with the declaration.
+        UsageError: PR101, naming everything that is wrong with the declaration; PR108, a ``def`` handler needs psycopg,
+            which is not installed.
     """
     wanted = concurrency * 8 if prefetch is None else prefetch
 
-    def declare(function: Handler[Any]) -> Handler[Any]:
+    def declare(function: Any) -> Any:
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
+        problems += _misplaced(function, on)
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
             )
         if problems:
             raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(problems)}")
+        if not inspect.iscoroutinefunction(function) and find_spec("psycopg") is None:
+            remedy = "install the extra: pip install 'postroad[psycopg]'"
+            raise UsageError("PR108", f"consumer {name!r} has a `def` handler, which needs psycopg; {remedy}")
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
             max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted, on=on,
@@ -216,8 +240,8 @@ def _problems(name: str, function: Callable[..., Any], *, order: object, max_run
         problems.append(
             "a name is lower-case letters, digits, '.', '_' and '-', at most 200, and begins with a letter or digit"
         )
-    if not inspect.iscoroutinefunction(function):
-        problems.append("the handler is not 'async def', and only those can be run")
+    if not inspect.isroutine(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        problems.append("the handler is neither an 'async def' nor a 'def' function, or it yields")
     elif len(_positional(function)) != _ARGUMENTS:
         problems.append("the handler takes two arguments: the event and its delivery")
     if order not in {None, "latest"}:
@@ -225,6 +249,15 @@ def _problems(name: str, function: Callable[..., Any], *, order: object, max_run
     if not timedelta(0) < max_runtime < LONGEST:
         problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
     return problems
+
+
+def _misplaced(function: Callable[..., Any], on: object) -> list[str]:
+    """What is wrong with the transactions that the handler would get."""
+    threaded = not inspect.iscoroutinefunction(function)
+    if on is None or threaded is bool(getattr(on, "threaded", False)):
+        return []
+    return ["a 'def' handler needs transactions of threads (leave `on` out)" if threaded
+            else "an 'async def' handler cannot have transactions of threads"]  # fmt: skip
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

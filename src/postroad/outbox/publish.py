@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -83,6 +83,25 @@ def prepare(
         None if hashed is None else shard_of(hashed),
         hashed,
     )
+
+
+def prepare_many(events: Sequence[object], *, clock: Clock) -> list[tuple[str, StagedEvent]]:
+    """`prepare` for events in their order, each plain or a `Publish` with its options.
+
+    Raises:
+        UsageError: one of them is not valid.
+    """
+    return [
+        prepare(
+            one.event,
+            key=one.key,
+            sequence=one.sequence,
+            occurred_at=one.occurred_at,
+            correlation=one.correlation,
+            clock=clock,
+        )
+        for one in (event if isinstance(event, Publish) else Publish(event) for event in events)
+    ]
 
 
 def by_schema(prepared: Iterable[tuple[str, StagedEvent]]) -> Iterator[tuple[str, list[StagedEvent]]]:

@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     import asyncio
 
     from postroad.clock import Clock
+    from postroad.consume.consumer import Consumer
     from postroad.events import Producer
     from postroad.owner import Readiness, Service
     from postroad.runtime.declarations import Background
     from postroad.runtime.process import Database, Ground, Road
     from postroad.runtime.resources import Lifespan
     from postroad.signals import Sink
+    from postroad.sql.drive import Transactions
     from postroad.transport.topology import Topology
 
 
@@ -227,8 +229,11 @@ class Wires:
         ]
 
     def connections(self, settings: Settings) -> int:
-        """See `Wiring.connections`: one for each handler that may run, two for the dispatcher, and some for sweeps."""
-        handlers = sum(consumer.concurrency for consumer in self._declared.consumers)
+        """See `Wiring.connections`: one for each handler that may run, two for the dispatcher, and some for sweeps.
+
+        A ``def`` handler has a connection of its own; what failed in it is kept on one of these.
+        """
+        handlers = sum(1 if consumer.threaded else consumer.concurrency for consumer in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
 
@@ -261,8 +266,9 @@ class Wires:
         own = AsyncpgTransactions(database.manager)
         self._attempts = [
             Attempts(
-                consumer, transactions=consumer.on or own, schema=ground.settings.schema, resources=ground.resources,
-                signals=ground.signals, clock=ground.clock, chance=ground.chance,
+                consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
+                custody=own if consumer.on is None else None, schema=ground.settings.schema,
+                resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
@@ -307,6 +313,14 @@ class Wires:
 
     def _dispatches(self, settings: Settings) -> bool:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
+
+
+def _threaded(consumer: Consumer[Any], ground: Ground) -> Transactions[Any]:
+    """Threads and psycopg connections of its own, one for each handler that may run at once."""
+    from postroad.sql.threaded import PsycopgTransactions
+
+    url, size = ground.settings.database_url, consumer.concurrency
+    return PsycopgTransactions(url, ground.tasks, size=size, name=consumer.name)
 
 
 class BackgroundService:

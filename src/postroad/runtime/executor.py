@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad.clock import seconds
 from postroad.errors import PostroadError, UsageError
+from postroad.runtime.slots import ThreadSlots
 from postroad.signals.catalog import TaskFailed
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Tasks:
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: set[_Thread] = set()
+        self._slots: list[ThreadSlots] = []
         self._process: int | None = None
 
     def task(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
@@ -71,11 +73,21 @@ class Tasks:
         thread.start()
         return thread
 
+    def slots(self, count: int, *, name: str) -> ThreadSlots:
+        """See `Owner.slots`."""
+        slots = ThreadSlots(count, name=name, thread=self.thread, signals=self._signals)
+        with self._lock:
+            self._slots.append(slots)
+        return slots
+
     async def join(self, *, within: timedelta, but: asyncio.Task[Any] | None = None) -> tuple[str, ...]:
         """Wait up to `within` for every task of this loop and every thread; the names of those that still run.
 
-        Nothing is cancelled here. The caller's own task and `but` are not waited for.
+        Nothing is cancelled here, but slots are closed: their threads end once idle. The caller's own task and `but`
+        are not waited for.
         """
+        for slots in self._slots:
+            slots.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within.total_seconds()
         mine = self._mine(loop, but)

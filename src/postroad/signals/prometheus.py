@@ -73,6 +73,7 @@ class PrometheusSink:
             catalog.WorkSlots: self._slots,
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
+            catalog.ThreadsStuck: self._stuck,
         }
 
     def __call__(self, signal: Signal) -> None:
@@ -214,6 +215,13 @@ class PrometheusSink:
             "postroad_worker_lease_renewals_total", "Renewals of leases by result.", ["queue", "result"], registry=into
         )
 
+        self._stuck_threads = Gauge(
+            "postroad_consumer_stuck_threads",
+            "Threads of `def` handlers that go on after they were given up.",
+            ["consumer"],
+            registry=into,
+        )
+
     # --- outbox and leases --------------------------------------------------------------------------------------
 
     def _published(self, signal: catalog.PublishesSettled) -> None:
@@ -309,6 +317,9 @@ class PrometheusSink:
     def _slots(self, signal: catalog.WorkSlots) -> None:
         self._child(self._limit, signal.queue).set(signal.limit)
         self._child(self._active, signal.queue).set(signal.active)
+
+    def _stuck(self, signal: catalog.ThreadsStuck) -> None:
+        self._child(self._stuck_threads, signal.pool).set(signal.count)
 
     # --- labels -------------------------------------------------------------------------------------------------
 

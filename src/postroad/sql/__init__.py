@@ -1,6 +1,6 @@
 """Named SQL, the pipelines that yield it, and the hands that run it."""
 
-from postroad.sql.drive import AsyncHand, Rows, Transactions, Unit, drive
+from postroad.sql.drive import AsyncHand, Rows, SyncHand, Transactions, Unit, drive, drive_sync
 from postroad.sql.statement import Call, Pipeline, Queries, Statement, Step, queries, render
 
 __all__ = [
@@ -11,9 +11,11 @@ __all__ = [
     "Rows",
     "Statement",
     "Step",
+    "SyncHand",
     "Transactions",
     "Unit",
     "drive",
+    "drive_sync",
     "queries",
     "render",
 ]

@@ -1,4 +1,4 @@
-"""The driver of pipelines: runs what a generator yields on one connection, and sends back what came of it."""
+"""The drivers of pipelines: each runs what a generator yields on one connection, and sends back what came of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+from postroad.errors import UsageError
 from postroad.sql.statement import Call, Pipeline, Statement
 
 T = TypeVar("T")
@@ -48,6 +49,43 @@ async def _perform(step: Statement | Call, hand: AsyncHand) -> Any:
         return await hand.fetch(step)
     value = step.function()
     return await value if hasattr(value, "__await__") else value
+
+
+class SyncHand(Protocol):
+    """Runs one statement on one blocking connection."""
+
+    def fetch(self, statement: Statement) -> Rows:
+        """Run `statement`; its rows (none for a command). Driver errors come out as they are."""
+        ...
+
+
+def drive_sync(pipeline: Pipeline[T], hand: SyncHand) -> T:
+    """Run `pipeline` to its end on `hand`, in the calling thread, and return its value; errors as in `drive`."""
+    try:
+        step = next(pipeline)
+        while True:
+            try:
+                result = _perform_sync(step, hand)
+            except BaseException as error:  # noqa: BLE001 - the pipeline decides
+                step = pipeline.throw(error)
+            else:
+                step = pipeline.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        pipeline.close()
+
+
+def _perform_sync(step: Statement | Call, hand: SyncHand) -> Any:
+    if isinstance(step, Statement):
+        return hand.fetch(step)
+    value = step.function()
+    if not hasattr(value, "__await__"):
+        return value
+    if hasattr(value, "close"):
+        value.close()
+    raise UsageError("PR107", "a `def` handler returned something to be awaited, which nobody runs; write `async def`")
 
 
 class Unit(Protocol[Tx_co]):

@@ -42,6 +42,7 @@ from postroad.signals.catalog.runtime import (
     ShutdownBegan,
     ShutdownReceipt,
     TaskFailed,
+    ThreadsStuck,
 )
 from postroad.signals.catalog.transport import (
     ChannelClosed,
@@ -107,6 +108,7 @@ __all__ = [
     "Signal",
     "StaleAcks",
     "TaskFailed",
+    "ThreadsStuck",
     "TopologyMismatch",
     "Unacked",
     "WorkClaimed",

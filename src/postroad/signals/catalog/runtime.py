@@ -47,6 +47,15 @@ class TaskFailed(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadsStuck(Signal):
+    """How many threads of a pool run something that was given up: none of them is used until it returns."""
+
+    level: ClassVar[Level] = Level.WARNING
+    pool: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsKept(Signal):
     """Partitions were looked after: `days_ahead` stand; without `allowed` the database role may not make any."""
 

@@ -1,0 +1,57 @@
+"""Lines at the psycopg door that must type-check, and lines (marked with their error code) that must not."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, assert_type
+from uuid import UUID
+
+import psycopg  # noqa: TC002 - a line for the type checker
+from psycopg_pool import ConnectionPool  # noqa: TC002 - a line for the type checker
+from pydantic import BaseModel
+
+from postroad import Producer
+from postroad.psycopg import AsyncWithin, Publish, Within, within
+
+flights = Producer("typed")
+
+
+@flights.event("flight.landed", version=1)
+class Landed(BaseModel):
+    """A flight landed."""
+
+    number: int
+
+
+def blocking(
+    connection: psycopg.Connection, rows: psycopg.Connection[dict[str, Any]], pool: ConnectionPool[psycopg.Connection]
+) -> None:
+    assert_type(within(connection), Within)
+    assert_type(within(rows).publish(Landed(number=1), key="k"), UUID)
+    assert_type(within(connection).publish_many([Landed(number=1), Publish(Landed(number=2))]), list[UUID])
+    with pool.connection() as lent:
+        within(lent).publish(Landed(number=1))
+
+
+async def asynchronous(connection: psycopg.AsyncConnection) -> None:
+    assert_type(within(connection), AsyncWithin)
+    assert_type(await within(connection).publish(Landed(number=1), key="k"), UUID)
+    assert_type(await within(connection).publish_many([Landed(number=1)]), list[UUID])
+
+
+async def refused(
+    connection: psycopg.Connection, other: psycopg.AsyncConnection, pool: ConnectionPool[psycopg.Connection]
+) -> None:
+    within(other).publish(Landed(number=1))  # E: unused-coroutine
+    within(other).publish_many([Landed(number=1)])  # E: unused-coroutine
+    await within(connection).publish(Landed(number=1))  # E: misc
+    within(pool)  # E: call-overload
+    within("postgresql://")  # E: call-overload
+    within(connection.cursor())  # E: call-overload
+    within(connection).publish(Landed(number=1), "key")  # E: call-arg
+    within(connection).publish(Landed(number=1), sequence="1")  # E: arg-type
+    within(connection).publish(Landed(number=1), occurred_at=date(2026, 1, 1))  # E: arg-type
+    await within(other).publish(Landed(number=1), sequence="1")  # E: arg-type
+    identity: str = within(connection).publish(Landed(number=1))  # E: assignment
+    number: UUID = within(other).publish(Landed(number=1))  # E: assignment
+    del identity, number
