@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.signals.catalog import WorkRecovered
+from postroad.signals.catalog import LeaseGone, WorkRecovered
 from postroad.sql.migrations import Roles, migrate
 from postroad.work import store
 from work.bench import QUICK, SCHEMA, Probe, process, put
@@ -144,3 +144,33 @@ async def test_a_database_killed_under_load_charges_nothing_and_loses_nothing(ow
         "SELECT count(*), count(DISTINCT id), min(attempt), max(attempt) FROM postroad.finished", database="road"
     )
     assert left == [("300", "300", "2", "2")]
+
+
+@pytest.mark.timeout(90)
+async def test_an_outage_longer_than_the_lease_makes_no_suspects_of_what_the_living_ran(own_postgres):
+    url = own_postgres.create_database("road")
+    await migrate(url, schema=SCHEMA, roles=Roles(runtime=RUNTIME), days_ahead=0)
+    url, told = own_postgres.url("road", RUNTIME), asyncio.Event()
+
+    async def until_told(_row):
+        await told.wait()
+
+    async with process(url) as here, process(url) as there:
+        ours, theirs = Probe(here, act=until_told), Probe(there, act=until_told)
+        async with here.running(ours), there.running(theirs):
+            for _ in range(8):
+                await put(here)
+            await ours.until(lambda: len(ours.running) + len(theirs.running) == 8)
+            for _ in range(2):
+                ran = len(ours.rows) + len(theirs.rows)
+                here.heard.signals.clear()
+                there.heard.signals.clear()
+                await asyncio.to_thread(own_postgres.kill)
+                await here.heard.wait(LeaseGone)
+                await there.heard.wait(LeaseGone)
+                await asyncio.to_thread(own_postgres.start)
+                async with asyncio.timeout(20):
+                    while len(ours.rows) + len(theirs.rows) < ran + 8:  # noqa: ASYNC110 - two probes tell of it
+                        await asyncio.sleep(0.01)
+            told.set()
+    assert {(row.attempt, row.suspect) for row in [*ours.rows, *theirs.rows]} == {(1, 0)}

@@ -45,8 +45,9 @@ class Claimer:
 
     Every claim is fenced by a token of its own, and all of a process's claims stand under one lease, ``worker:<id>``.
     A killed process's rows are taken over within the lease plus one sweep, uncharged. When the lease is lost every
-    handler is cancelled at once and nothing is claimed until a new lease, under a new name, is had. While the
-    database is away nothing is charged, and it keeps trying.
+    handler is cancelled at once and nothing is claimed until a new lease, under a new name, is had; what the table
+    still has under the old name is given back, before anybody takes this process for dead. While the database is
+    away nothing is charged, and it keeps trying.
 
     Told to stop, it claims nothing more and lets what runs come to its end; cancelled, it cancels the handlers, gives
     their rows back uncharged, and releases the lease unless a handler would not stop.
@@ -75,11 +76,13 @@ class Claimer:
         self._settings = settings or WorkSettings()
         self._lanes = {queue: Lane(handler, self._settings) for queue, handler in handlers.items()}
         self._lease: Lease | None = None
+        self._former: set[str] = set()  # leases that were lost, until no row runs under them
         self._claiming = asyncio.Lock()
         self._woken = asyncio.Event()
         self._receipt = Receipt(0, 0, 0)
         self._sweeper = Sweeper(
             manager, self._lanes, signals=signals, clock=clock, settings=self._settings, wake=self._woken.set,
+            first=self._give_back_former,
         )  # fmt: skip
 
     # --- what others may say ------------------------------------------------------------------------------------
@@ -128,6 +131,8 @@ class Claimer:
         tries = 0
         while not stop.is_set():
             try:
+                if not any(held.worker in self._former for held in self._in_hand()):
+                    await self._give_back_former()
                 lease = await self._enlisted()
                 if lease is not None:
                     await self._round(stop, lease)
@@ -173,7 +178,8 @@ class Claimer:
         return self._lease
 
     def _lost(self, lease: Lease) -> None:
-        """Cancel whatever runs under `lease`, at once; whoever sweeps next takes its rows."""
+        """Cancel whatever runs under `lease`, at once; its rows are given back, or taken by whoever sweeps first."""
+        self._former.add(lease.name)
         for held in self._in_hand():
             if held.worker == lease.name:
                 held.task.cancel("the worker's lease was lost")
@@ -268,18 +274,33 @@ class Claimer:
     async def repair(self) -> bool:
         """Give back the rows that run under our lease in the table but not here; False, since one look is enough."""
         async with self._claiming:
-            lease = self._lease
-            if lease is None or not lease.held:
-                return False
-            rows = await at_once(self._manager, store.held_by(self._schema, lease.name))
-            here = {held.row.token for held in self._in_hand()}
-            strays = [pair for pair in rows if pair[1] not in here]
-            count = await at_once(self._manager, store.give_back(self._schema, strays)) if strays else 0
+            if self._lease is not None and self._lease.held:
+                await self._give_back_strays(self._lease.name)
+        return False
+
+    async def _give_back_former(self) -> None:
+        """Give back what runs in the table under leases that we lost: we live, and it did not kill us.
+
+        What a handler that ignores its cancellation still runs is left to the recovery.
+        """
+        if not self._former:
+            return
+        async with self._claiming:
+            for name in tuple(self._former):
+                running = any(held.worker == name for held in self._in_hand())
+                await self._give_back_strays(name)
+                if not running:
+                    self._former.discard(name)
+
+    async def _give_back_strays(self, worker: str) -> None:
+        rows = await at_once(self._manager, store.held_by(self._schema, worker))
+        here = {held.row.token for held in self._in_hand()}
+        strays = [pair for pair in rows if pair[1] not in here]
+        count = await at_once(self._manager, store.give_back(self._schema, strays)) if strays else 0
         if count:
             for lane in self._lanes.values():
                 lane.rewind()
             self._woken.set()
-        return False
 
     async def _drain(self) -> None:
         while tasks := [held.task for held in self._in_hand()]:

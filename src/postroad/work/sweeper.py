@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from postroad.clock import seconds
 from postroad.errors import Unavailable
 from postroad.failures import Rules, classify
 from postroad.signals.catalog import QuarantineState, TaskFailed, WorkRecovered, WorkSlots
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _RULES: Final = Rules()
+_RETURN: Final = seconds(5)
+"""How long living processes may take to come back after an outage, at most."""
 
 
 async def at_once(manager: Manager, pipeline: Pipeline[T]) -> T:
@@ -59,9 +62,9 @@ class Sweeper:
 
     def __init__(
         self, manager: Manager, lanes: Mapping[str, Lane], *, signals: Signals, clock: Clock, settings: WorkSettings,
-        wake: Callable[[], None],
+        wake: Callable[[], None], first: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
-        """Sweep `manager`'s schema; `wake` is called when rows of a lane appeared."""
+        """Sweep `manager`'s schema; `first` goes before each, and `wake` is called when rows of a lane appeared."""
         self._manager = manager
         self._schema = manager.schema
         self._lanes = lanes
@@ -69,12 +72,26 @@ class Sweeper:
         self._clock = clock
         self._settings = settings
         self._wake = wake
+        self._first = first
+        self._recover_at = float("-inf")
         self._gauges_at = 0.0
 
     async def sweep(self) -> bool:
-        """Sweep once; whether there may be more to do at once."""
+        """Sweep once; whether there may be more to do at once.
+
+        For one lease after the database was away nobody is taken for dead: an outage ends the leases of the living
+        too, who come back and give back their rows uncharged.
+        """
+        try:
+            return await self._sweep()
+        except Unavailable:
+            self._recover_at = self._clock.monotonic() + max(self._settings.lease, _RETURN).total_seconds()
+            raise
+
+    async def _sweep(self) -> bool:
+        await self._first()
         due = await at_once(self._manager, store.make_due(self._schema))
-        lost = await self._manager.run(store.recover(self._schema))
+        lost = await self._recover()
         for queue, count in lost.items():
             self._signals.emit(WorkRecovered(queue, count))
         for queue in {*due, *lost} & self._lanes.keys():
@@ -86,6 +103,11 @@ class Sweeper:
             self._gauges_at = now + self._settings.gauges.total_seconds()
             await self._tell()
         return sum(due.values()) >= store.BATCH or sum(lost.values()) >= store.BATCH
+
+    async def _recover(self) -> Mapping[str, int]:
+        if self._clock.monotonic() < self._recover_at:
+            return {}
+        return await self._manager.run(store.recover(self._schema))
 
     async def _look_for_suspects(self) -> None:
         waiting = await at_once(self._manager, store.suspects(self._schema, list(self._lanes)))

@@ -18,6 +18,7 @@ from postroad.errors import SettingsError
 from postroad.retry import full_jitter
 from postroad.signals.catalog import ConnectionBlocked, ConnectionDown, ConnectionUp
 from postroad.transport.amqp import faults
+from postroad.transport.amqp.tables import read_header
 
 if TYPE_CHECKING:
     from postroad.signals import Signals
@@ -82,7 +83,7 @@ class Address:
 
 
 class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
-    """pika's connection, writing blocks of frames once per turn of the loop rather than every frame alone."""
+    """pika's connection, which writes frames in blocks, once per turn of the loop, and reads whatever headers come."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """As `AsyncioConnection`."""
@@ -98,6 +99,9 @@ class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
         """Drop the connection without a word to the broker."""
         if not self.is_closed:
             self._terminate_stream(exceptions.AMQPConnectionError("given up"))
+
+    def _read_frame(self) -> Any:
+        return read_header(self._frame_buffer) or super()._read_frame()
 
     def _adapter_emit_data(self, data: bytes) -> None:
         if not self._pieces:
