@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
 from postroad.consume.delivery import Delivery, Resources
+from postroad.consume.gears import Gears
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, handled, kept, planned, validated
@@ -54,8 +55,8 @@ SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED
 
 _LIMIT: Final = "PR506"
 _NO_RULES: Final = Rules()
-_MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
-_REACHED: Final = {
+MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
+REACHED: Final = {
     Passage.HANDLED: End.HANDLED,
     Passage.DUPLICATE: End.DUPLICATE,
     Passage.STALE: End.DROPPED,
@@ -88,25 +89,26 @@ class Attempts:
     ) -> None:  # fmt: skip
         """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries."""
         self.consumer = consumer
-        self._transactions = transactions
-        self._schema = schema
+        self.transactions = transactions
+        self.schema = schema
         self.resources = resources
         self.signals = signals
         self.clock = clock
-        self._chance = chance
-        self.running: set[_Run] = set()
-        self.lanes = Lanes()
+        self.chance = chance
+        self.running: set[HandlerRun] = set()
+        self.gears = Gears(clock, allowed=consumer.group)
+        self.lanes = Lanes(self._joins)
         self.away: Callable[[str], None] = _nobody
 
     async def settle(self, arrival: Arrival) -> Outcome:
         """Take an identified message to its outcome. Cancellation rolls back and comes out."""
-        arrival = arrival if arrival.refusal is not None else validated(arrival)
+        arrival = validated(arrival)
         if arrival.refusal is not None:
-            return await self._keep(arrival, self._judge(arrival.refusal, arrival))
+            return await self._keep(arrival, self.judge(arrival.refusal, arrival))
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)
-        run = _Run(self, arrival)
+        run = HandlerRun(self, arrival)
         try:
             return await self._handle(run)
         except LeaseLost as error:
@@ -130,35 +132,39 @@ class Attempts:
             run.cut()
         return len(overdue)
 
-    async def _handle(self, run: _Run) -> Outcome:
+    def _joins(self, arrival: Arrival) -> bool:
+        """Whether `arrival` may share a transaction: what came before may have been what killed a process."""
+        return self.gears.fast and not arrival.redelivered and arrival.refusal is None
+
+    async def _handle(self, run: HandlerRun) -> Outcome:
         arrival = run.arrival
-        async with self._transactions.begin() as unit:
+        async with self.transactions.begin() as unit:
             run.unit = unit
-            passage = await unit.drive(handled(self._schema, self.consumer, arrival, run))
+            passage = await unit.drive(handled(self.schema, self.consumer, arrival, run))
         if passage in {Passage.HANDLED, Passage.STALE}:
             self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
-        return Outcome(_REACHED[passage], STALE if passage is Passage.STALE else "")
+        return Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")
 
-    async def _fail(self, run: _Run, error: Exception) -> Outcome:
+    async def _fail(self, run: HandlerRun, error: Exception) -> Outcome:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
         if _is_away(run, error):
             return Outcome(End.AWAY, "database")
-        return await self._keep(run.arrival, self._judge(run.error or error, run.arrival))
+        return await self._keep(run.arrival, self.judge(run.error or error, run.arrival))
 
-    def _judge(self, error: BaseException, arrival: Arrival) -> Verdict:
+    def judge(self, error: BaseException, arrival: Arrival) -> Verdict:
+        """What a failure of the handler, or of its commit, means."""
         verdict = classify(error, rules=self.consumer.rules, attempt=arrival.attempt)
         if isinstance(error, PostroadError) and error.code == _LIMIT:
             return replace(verdict, failure=FailureClass.TRANSIENT, code=_LIMIT, reason=str(error))
         return verdict
 
     async def _keep(self, arrival: Arrival, verdict: Verdict) -> Outcome:
-        plan = planned(self.consumer, arrival, verdict, chance=self._chance())
+        plan = planned(self.consumer, arrival, verdict, chance=self.chance())
         if plan is None:
-            down = verdict.failure is FailureClass.DEPENDENCY_DOWN
-            return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
+            return returned(verdict)
         try:
-            async with self._transactions.begin() as unit:
-                passage = await unit.drive(kept(self._schema, self.consumer, arrival, plan))
+            async with self.transactions.begin() as unit:
+                passage = await unit.drive(kept(self.schema, self.consumer, arrival, plan))
         except LeaseLost:
             self.signals.emit(LateWriteRefused("consume", 1))
             return Outcome(End.FENCED)
@@ -167,13 +173,14 @@ class Attempts:
                 return Outcome(End.AWAY, "database")
             raise
         if passage is not Passage.KEPT:
-            return Outcome(_REACHED[passage])
-        self._tell(arrival, plan)
-        return Outcome(_MARKED[plan.mark], plan.verdict.reason)
+            return Outcome(REACHED[passage])
+        self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
+        self.tell(arrival, plan)
+        return Outcome(MARKED[plan.mark], plan.verdict.reason)
 
-    def _tell(self, arrival: Arrival, plan: Plan) -> None:
+    def tell(self, arrival: Arrival, plan: Plan) -> None:
+        """Say that a message was put off or quarantined; call it once that is committed."""
         name, verdict = self.consumer.name, plan.verdict
-        self.signals.emit(DeliveriesCommitted(name, 1))
         if plan.mark is Mark.DELAYED:
             signal = DeliveryDelayed(
                 name, arrival.event_type, str(verdict.failure), verdict.error_type, arrival.attempt,
@@ -185,10 +192,10 @@ class Attempts:
             self.signals.emit(DeliveryQuarantined(name, arrival.event_type, kind, verdict.code, verdict.reason))
 
 
-class _Run:
+class HandlerRun:
     """The author's handler, called once inside the transaction."""
 
-    __slots__ = ("_attempts", "_deadline", "arrival", "error", "limited", "lost", "unit")
+    __slots__ = ("_attempts", "_deadline", "arrival", "error", "limited", "lost", "seconds", "unit")
 
     def __init__(self, attempts: Attempts, arrival: Arrival) -> None:
         self._attempts = attempts
@@ -198,13 +205,15 @@ class _Run:
         self.error: BaseException | None = None
         self.limited = False
         self.lost = False
+        self.seconds = 0.0
 
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         owner, arrival = self._attempts, self.arrival
         consumer = owner.consumer
         limit = consumer.max_runtime.total_seconds()
-        self._deadline = owner.clock.monotonic() + limit + LET_GO.total_seconds()
+        began = owner.clock.monotonic()
+        self._deadline = began + limit + LET_GO.total_seconds()
         owner.running.add(self)
         owner.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
         delivery, origin = self._delivery(), self._cause()
@@ -221,6 +230,8 @@ class _Run:
             raise self.error from None
         finally:
             owner.running.discard(self)
+            self.seconds = owner.clock.monotonic() - began
+            owner.gears.took(self.seconds)
 
     def overdue(self, now: float) -> bool:
         """Whether it goes on although it was told to stop a while ago."""
@@ -270,7 +281,7 @@ async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:
         raise TimeoutError
 
 
-def _is_away(run: _Run, error: BaseException) -> bool:
+def _is_away(run: HandlerRun, error: BaseException) -> bool:
     """Whether our database went away, as far as this attempt can tell; a connection that we cut does not count.
 
     `error` came out of the transaction: the handler's own, or what BEGIN, a statement of ours, ROLLBACK or COMMIT
@@ -279,6 +290,12 @@ def _is_away(run: _Run, error: BaseException) -> bool:
     if run.limited:
         return False
     return run.lost or (error is not run.error and connection_like(error))
+
+
+def returned(verdict: Verdict) -> Outcome:
+    """The outcome of what is given back, uncharged."""
+    down = verdict.failure is FailureClass.DEPENDENCY_DOWN
+    return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
 
 
 def connection_like(error: BaseException) -> bool:

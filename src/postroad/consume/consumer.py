@@ -61,6 +61,7 @@ class Consumer(Generic[E]):
     max_runtime: timedelta = seconds(30)
     concurrency: int = 8
     prefetch: int = 64
+    group: bool = True
     on: Transactions[Any] | None = None
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
 
@@ -75,53 +76,53 @@ class Consumer(Generic[E]):
 def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
 # fmt: on
 def consumer(
@@ -133,6 +134,7 @@ def consumer(
     max_runtime: timedelta = seconds(30),
     concurrency: int = 8,
     prefetch: int | None = None,
+    group: bool = True,
     on: Transactions[Any] | None = None,
 ) -> Decorator[Any]:
     """Make an ``async def handler(event, delivery)`` the consumer of one to eight event types.
@@ -149,6 +151,8 @@ def consumer(
         max_runtime: the handler's time limit; at the limit its transaction is rolled back and the attempt charged.
         concurrency: how many handlers of this consumer run at once in a process; never two of one key.
         prefetch: how many unacked deliveries the broker hands out in advance; eight per handler by default.
+        group: whether deliveries may share a transaction, each handler in a savepoint of its own, while handlers are
+            fast; False gives each a transaction of its own.
         on: whose transactions the handler gets; the App's own pool by default.
 
     Returns:
@@ -170,7 +174,7 @@ def consumer(
             raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(problems)}")
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
-            max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted, on=on,
+            max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted, group=group, on=on,
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function

@@ -173,7 +173,9 @@ def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
 
 
 def validated(arrival: Arrival) -> Arrival:
-    """Read the payload into the subscription's model; a refusal stays on the record."""
+    """Read the payload into the subscription's model, once; a refusal stays on the record."""
+    if arrival.refusal is not None or arrival.event is not None:
+        return arrival
     assert arrival.envelope is not None
     assert arrival.subscription is not None
     try:
@@ -209,6 +211,15 @@ def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Cal
     found = yield from _claimed(schema, consumer, arrival, mark=Mark.HANDLED, reason=None)
     if found is not None:
         return found
+    return (yield from passed(schema, consumer, arrival, handler))
+
+
+def passed(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Callable[[], Any]) -> Pipeline[Passage]:
+    """What follows the claim of the mark, which is ours: order guard, handler, end of the row of `work`.
+
+    Raises:
+        LeaseLost: the row is another worker's by now; roll back.
+    """
     if consumer.order is not None and not (yield from _newest(schema, consumer, arrival)):
         assert arrival.message_key is not None
         yield from inbox.amend(schema, consumer.name, arrival.message_key, mark=Mark.DROPPED, reason=STALE)
@@ -267,18 +278,40 @@ def kept(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> 
     Raises:
         LeaseLost: the row is another worker's by now; roll back.
     """
-    reason = plan.verdict.reason if plan.mark is Mark.DROPPED else plan.verdict.code or None
     if arrival.message_key is not None:
-        found = yield from _claimed(schema, consumer, arrival, mark=plan.mark, reason=reason)
+        found = yield from _claimed(schema, consumer, arrival, mark=plan.mark, reason=_noted(plan))
         if found is not None:
             return found
+    yield from _put_away(schema, consumer, arrival, plan)
+    return Passage.KEPT
+
+
+def demoted(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan | None) -> Pipeline[None]:
+    """The same where this transaction has marked the message as handled before its handler failed.
+
+    Without a plan the mark is taken back: the message is to be given back, uncharged.
+    """
+    assert arrival.message_key is not None
+    if plan is None:
+        yield from inbox.forget(schema, consumer.name, [arrival.message_key])
+        return
+    reason = _noted(plan)
+    yield from inbox.amend(schema, consumer.name, arrival.message_key, mark=plan.mark, reason=reason)
+    yield from _put_away(schema, consumer, arrival, plan)
+
+
+def _noted(plan: Plan) -> str | None:
+    """What stands on the mark as its reason."""
+    return plan.verdict.reason if plan.mark is Mark.DROPPED else plan.verdict.code or None
+
+
+def _put_away(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> Pipeline[None]:
     if plan.mark is Mark.DROPPED:
-        yield from _finished(schema, arrival, outcome="dropped", reason=reason)
+        yield from _finished(schema, arrival, outcome="dropped", reason=_noted(plan))
     elif arrival.row is not None:
         yield from _kept_again(schema, arrival.row, plan, attempt=arrival.attempt)
     else:
         yield from _kept_first(schema, consumer, arrival, plan)
-    return Passage.KEPT
 
 
 def _claimed(
