@@ -19,7 +19,7 @@ Placed = Subscription("orders.order.placed", version=1, model=Order)
 def holding(*, concurrency=2):
     started, go = [], asyncio.Event()
 
-    @consumer(Placed, name="billing.orders", concurrency=concurrency)
+    @consumer(Placed, name="billing.orders", concurrency=concurrency, group=False)
     async def hold(event, delivery):
         await delivery.tx.execute("INSERT INTO public.effect VALUES ($1, 1, $2)", event.order, delivery.attempt)
         started.append(event.order)

@@ -95,72 +95,72 @@ def resumed(row: ClaimedRow) -> Arrival:
 
 
 def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record."""
+    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record.
+
+    One new record for all steps: this is on the way of every delivery.
+    """
+    wire, envelope, key, subscription, refusal = arrival.wire, None, None, None, None
     try:
-        for step in (opened, vouched, recognised, admitted):
-            arrival = step(consumer, arrival)
-    except ContractError as refusal:
-        return replace(arrival, refusal=refusal)
-    return arrival
+        envelope = opened(wire)
+        key = vouched(wire, envelope)
+        subscription = subscribed(consumer, envelope)
+        accepted(consumer, envelope, subscription)
+    except ContractError as error:
+        refusal = error
+    if envelope is not None and wire.event_type != envelope.type:
+        wire = replace(wire, event_type=_plain(envelope.type))
+    return Arrival(
+        wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
+        message_key=key, subscription=subscription, refusal=refusal,
+    )  # fmt: skip
 
 
-def opened(_: Consumer[Any], arrival: Arrival) -> Arrival:
+def opened(wire: Wire) -> Envelope:
     """Read the envelope.
 
     Raises:
         ContractError: it is not valid.
     """
-    wire = arrival.wire
-    envelope = decode(wire.body, content_type=wire.content_type, headers=wire.headers)
-    if wire.event_type != envelope.type:
-        wire = replace(wire, event_type=_plain(envelope.type))
-    return replace(arrival, envelope=envelope, wire=wire)
+    return decode(wire.body, content_type=wire.content_type, headers=wire.headers)
 
 
-def vouched(_: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Check that the event came by an exchange of its type's owner: only who owns a type may write there.
+def vouched(wire: Wire, envelope: Envelope) -> UUID:
+    """Check that the event came by an exchange of its type's owner, where the owner alone may write; its message key.
 
     A source that is no Postroad producer's is its own business, as long as the exchange is the owner's.
 
     Raises:
         ContractError: it came by another way, or in the name of another producer.
     """
-    envelope = arrival.envelope
-    assert envelope is not None
     owner = envelope.owner
-    if arrival.wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
+    if wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
         expected = _shown(events_exchange(owner))
         raise ContractError(
             "PR504", f"{_shown(envelope.type)} did not come by {expected}, where its owner alone writes"
         )
     if envelope.source.startswith(_SOURCE) and not envelope.is_own:
         raise ContractError("PR504", f"{_shown(envelope.type)} names a source that is not its owner")
-    return replace(arrival, message_key=message_key(envelope))
+    return message_key(envelope)
 
 
-def recognised(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
+def subscribed(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:
     """Find the subscription for the event's type.
 
     Raises:
         ContractError: the consumer has none.
     """
-    envelope = arrival.envelope
-    assert envelope is not None
     subscription = consumer.types.get(envelope.type)
     if subscription is None:
         raise ContractError("PR502", f"consumer {consumer.name!r} does not subscribe to {_shown(envelope.type)}")
-    return replace(arrival, subscription=subscription)
+    return subscription
 
 
-def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Check that the consumer reads this version of the type, and can keep the order that it asks for.
+def accepted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscription[Any]) -> None:
+    """Check the version, and that the event says what the consumer's order needs.
 
     Raises:
-        ContractError: it does not, or cannot.
+        ContractError: the version is not read here, or key or sequence are missing.
     """
-    envelope, subscription = arrival.envelope, arrival.subscription
-    assert envelope is not None
-    assert subscription is not None
     if not subscription.accepts(envelope.version):
         message = (
             f"consumer {consumer.name!r} reads version {subscription.version} of {subscription.type}, "
@@ -169,7 +169,6 @@ def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
         raise ContractError("PR503", message)
     if consumer.order is not None and (envelope.key is None or envelope.sequence is None):
         raise ContractError("PR501", f"consumer {consumer.name!r} asks for order: the event needs a key and a sequence")
-    return arrival
 
 
 def validated(arrival: Arrival) -> Arrival:
