@@ -147,7 +147,7 @@ class Attempts:
 
     async def _fail(self, run: HandlerRun, error: Exception) -> Outcome:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
-        if _is_away(run, error):
+        if _is_away(run, error) and not (run.ended_it and not run.arrival.is_first):
             return Outcome(End.AWAY, "database")
         return await self._keep(run.arrival, self.judge(run.error or error, run.arrival))
 
@@ -232,6 +232,15 @@ class HandlerRun:
             owner.running.discard(self)
             self.seconds = owner.clock.monotonic() - began
             owner.gears.took(self.seconds)
+
+    @property
+    def ended_it(self) -> bool:
+        """Whether the connection was lost while it ran.
+
+        Once, that is the database's doing. When it is not the first time, and the database takes at once what is to
+        be said about it, then it is the handler's: a handler can kill its connection.
+        """
+        return self.lost and self.error is not None
 
     def overdue(self, now: float) -> bool:
         """Whether it goes on although it was told to stop a while ago."""
