@@ -26,6 +26,7 @@ from postroad.signals.catalog import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from uuid import UUID
 
     from postroad.clock import Clock
     from postroad.consume.consumer import Consumer
@@ -54,6 +55,7 @@ SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED
 """These are durable: the message is in safe hands, and may be acked."""
 
 _LIMIT: Final = "PR506"
+_REMEMBERED: Final = 1000
 _NO_RULES: Final = Rules()
 MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
 REACHED: Final = {
@@ -98,6 +100,7 @@ class Attempts:
         self.running: set[HandlerRun] = set()
         self.gears = Gears(clock, allowed=consumer.group)
         self.lanes = Lanes(self._joins)
+        self._lost: dict[UUID | None, None] = {}
         self.away: Callable[[str], None] = _nobody
 
     async def settle(self, arrival: Arrival) -> Outcome:
@@ -147,9 +150,25 @@ class Attempts:
 
     async def _fail(self, run: HandlerRun, error: Exception) -> Outcome:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
-        if _is_away(run, error) and not (run.ended_it and not run.arrival.is_first):
+        if _is_away(run, error) and not self.lost_again(run):
             return Outcome(End.AWAY, "database")
         return await self._keep(run.arrival, self.judge(run.error or error, run.arrival))
+
+    def lost_again(self, run: HandlerRun) -> bool:
+        """Whether the connection was lost while this message's handler ran, and not for the first time here.
+
+        Once, that is the database's doing. Twice, and the database then takes at once what is to be said about it, it
+        is the handler's: a handler can kill its connection.
+        """
+        key = run.arrival.message_key
+        if not run.lost or run.error is None:
+            return False
+        if key in self._lost:
+            return True
+        self._lost[key] = None
+        if len(self._lost) > _REMEMBERED:
+            del self._lost[next(iter(self._lost))]
+        return False
 
     def judge(self, error: BaseException, arrival: Arrival) -> Verdict:
         """What a failure of the handler, or of its commit, means."""
@@ -232,15 +251,6 @@ class HandlerRun:
             owner.running.discard(self)
             self.seconds = owner.clock.monotonic() - began
             owner.gears.took(self.seconds)
-
-    @property
-    def ended_it(self) -> bool:
-        """Whether the connection was lost while it ran.
-
-        Once, that is the database's doing. When it is not the first time, and the database takes at once what is to
-        be said about it, then it is the handler's: a handler can kill its connection.
-        """
-        return self.lost and self.error is not None
 
     def overdue(self, now: float) -> bool:
         """Whether it goes on although it was told to stop a while ago."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
@@ -182,7 +182,9 @@ class Group:
                 attempts.gears.ended(early=True)
             if not _HANDLER_COMMITTED.isdisjoint(sqlstates(error)):
                 await self._take_back(book)
-            return Parting((), copies, [replace(run.arrival, suspect=run.ended_it) for run in runs])
+            for run in runs:
+                attempts.lost_again(run)
+            return Parting((), copies, first)
         finally:
             for run in runs:
                 run.error = None  # Its traceback holds the frames of the handler, and with them the payload.

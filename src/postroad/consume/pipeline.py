@@ -41,15 +41,13 @@ class Arrival:
 
     It came from the broker (`tag`) or from `work` (`row`, which owns the inbox mark). The steps below fill in the
     rest, or leave a `refusal`: then it can never be handled as it is. Without a `message_key` nothing vouches for
-    its identity, and no mark is set in its name. `suspect` says that the group which it ran in lost its connection
-    while its handler ran.
+    its identity, and no mark is set in its name.
     """
 
     wire: Wire
     tag: Tag | None = None
     row: ClaimedRow | None = None
     redelivered: bool = False
-    suspect: bool = False
     envelope: Envelope | None = None
     message_key: UUID | None = None
     subscription: Subscription[Any] | None = None
@@ -60,11 +58,6 @@ class Arrival:
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return 1 if self.row is None else self.row.attempt + 1
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it was never tried, as far as anybody can tell."""
-        return self.row is None and not self.redelivered and not self.suspect
 
     @property
     def age(self) -> timedelta:
