@@ -103,8 +103,8 @@ def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
     try:
         envelope = opened(wire)
         key = vouched(wire, envelope)
-        subscription = subscribed(consumer, envelope)
-        accepted(consumer, envelope, subscription)
+        subscription = recognised(consumer, envelope)
+        admitted(consumer, envelope, subscription)
     except ContractError as error:
         refusal = error
     if envelope is not None and wire.event_type != envelope.type:
@@ -143,7 +143,7 @@ def vouched(wire: Wire, envelope: Envelope) -> UUID:
     return message_key(envelope)
 
 
-def subscribed(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:
+def recognised(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:
     """Find the subscription for the event's type.
 
     Raises:
@@ -155,7 +155,7 @@ def subscribed(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]
     return subscription
 
 
-def accepted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscription[Any]) -> None:
+def admitted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscription[Any]) -> None:
     """Check the version, and that the event says what the consumer's order needs.
 
     Raises:

@@ -227,7 +227,7 @@ class Wires:
         ]
 
     def connections(self, settings: Settings) -> int:
-        """See `Wiring.connections`: for each handler and group that may run, two for the dispatcher, some for sweeps."""
+        """See `Wiring.connections`: for each handler and group, two for the dispatcher, and some for sweeps."""
         handlers = sum(consumer.concurrency + consumer.group for consumer in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)

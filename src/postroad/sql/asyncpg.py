@@ -90,9 +90,7 @@ class PooledConnection(_DriverConnection):
         return tag
 
     @override
-    def fetch(
-        self, query: str, *args: Any, timeout: float | None = None, **options: Any
-    ) -> Coroutine[Any, Any, Any]:
+    def fetch(self, query: str, *args: Any, timeout: float | None = None, **options: Any) -> Coroutine[Any, Any, Any]:
         """See asyncpg."""
         loan = self._loan
         if loan is None or loan.to_strangers:
@@ -136,7 +134,7 @@ def _guarded(name: str) -> Callable[..., Any]:
 
     @wraps(original)
     def method(self: PooledConnection, query: str, *args: Any, **options: Any) -> Any:
-        self._check(query)  # noqa: SLF001 - a method of the class, made outside of it
+        self._check(query)
         return original(self, query, *args, **options)
 
     return method
