@@ -33,6 +33,8 @@ CREATE TABLE floor.log (
 CREATE TABLE floor.pending (seq bigint PRIMARY KEY, attempts int NOT NULL DEFAULT 0) WITH (fillfactor = 90);
 CREATE TABLE floor.inbox (consumer text, id uuid, at timestamptz DEFAULT now(), PRIMARY KEY (consumer, id));
 CREATE TABLE floor.effect (id uuid PRIMARY KEY, n int);
+CREATE TABLE floor.hot (id int PRIMARY KEY, n int NOT NULL);
+INSERT INTO floor.hot SELECT g, 0 FROM generate_series(0, 15) AS g;
 """
 FILL = """
 WITH logged AS (
@@ -48,6 +50,7 @@ SELECT p.seq, l.id, l.type, l.key, l.body FROM floor.pending p JOIN floor.log l 
 DELETE = "DELETE FROM floor.pending WHERE seq = ANY($1::bigint[])"
 CLAIM = "INSERT INTO floor.inbox (consumer, id) VALUES ('c', $1) ON CONFLICT DO NOTHING RETURNING 1"
 EFFECT = "INSERT INTO floor.effect VALUES ($1, 1)"
+HOT = "UPDATE floor.hot SET n = n + 1 WHERE id = $1"
 
 
 class Channel:
@@ -126,7 +129,7 @@ async def dispatch(pool: asyncpg.Pool[asyncpg.Record], channel: Channel) -> int:
     return sent
 
 
-async def consume(pool: asyncpg.Pool[asyncpg.Record], channel: Channel, count: int) -> int:
+async def consume(pool: asyncpg.Pool[asyncpg.Record], channel: Channel, count: int, *, hot: bool) -> int:
     arrived: asyncio.Queue[tuple[int, str, bytes]] = asyncio.Queue()
     channel.channel.basic_qos(prefetch_count=PREFETCH)
     channel.channel.basic_consume(
@@ -144,7 +147,7 @@ async def consume(pool: asyncpg.Pool[asyncpg.Record], channel: Channel, count: i
                 json.loads(body)
                 async with connection.transaction():
                     if await connection.fetchval(CLAIM, message):
-                        await connection.execute(EFFECT, message)
+                        await (connection.execute(HOT, tag % 16) if hot else connection.execute(EFFECT, message))
                 channel.channel.basic_ack(tag)
                 handled += 1
                 if handled >= count:
@@ -169,7 +172,8 @@ async def main(stage: str, count: int) -> None:
         await pool.execute(FILL, count, BODY, ROUTE)
     else:
         started = time.perf_counter()
-        done = await (dispatch(pool, channel) if stage == "dispatch" else consume(pool, channel, count))
+        hot = stage == "consume-hot"
+        done = await (dispatch(pool, channel) if stage == "dispatch" else consume(pool, channel, count, hot=hot))
         print(json.dumps({"rate": done / (time.perf_counter() - started)}))
     channel.connection.close()
     await asyncio.sleep(0.1)

@@ -53,6 +53,11 @@ async def handle(_event: OrderPlaced, delivery: Delivery[asyncpg.Connection[asyn
     await delivery.tx.execute("INSERT INTO effect VALUES ($1, 1)", UUID(delivery.id))
 
 
+@consumer(OrderPlaced, name="bench.queue")
+async def handle_hot(_event: OrderPlaced, delivery: Delivery[asyncpg.Connection[asyncpg.Record]]) -> None:
+    await delivery.tx.execute("UPDATE hot SET n = n + 1 WHERE id = $1", int(delivery.key or 0) % 16)
+
+
 class Stopwatch:
     """Times from the first signal of a kind until so many were counted, then ends the process in good order."""
 
@@ -85,7 +90,7 @@ def dispatch(count: int) -> None:
     App("bench", publishes=[bench], sinks=(sink,)).run(only=("dispatch",))
 
 
-def consume(count: int) -> None:
+def consume(count: int, *, hot: bool) -> None:
     watch = Stopwatch(count)
 
     def sink(heard: Signal) -> None:
@@ -94,11 +99,11 @@ def consume(count: int) -> None:
         elif isinstance(heard, DeliveriesAcked):
             watch.add(heard.count)
 
-    consumer_app(sink).run(only=("consume", "work"))
+    consumer_app(sink, hot=hot).run(only=("consume", "work"))
 
 
-def consumer_app(*sinks: Sink) -> App:
-    return App("bench-consumer", consumers=[handle], sinks=sinks)
+def consumer_app(*sinks: Sink, hot: bool = False) -> App:
+    return App("bench-consumer", consumers=[handle_hot if hot else handle], sinks=sinks)
 
 
 async def setup() -> None:
@@ -137,4 +142,4 @@ if __name__ == "__main__":
         case "dispatch":
             dispatch(amount)
         case _:
-            consume(amount)
+            consume(amount, hot=stage == "consume-hot")

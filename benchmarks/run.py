@@ -53,7 +53,9 @@ class Contest:
 CONTESTS = (
     Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 0.9),
     Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), 4.0),
-    Contest("consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), None),
+    Contest("consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
+    Contest("consume-hot", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
+    Contest("consume", "faststream", "faststream_peer.py", ("setup", "fill", "dispatch"), ("setup", "fill"), 4.0),
 )
 
 

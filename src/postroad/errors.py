@@ -15,6 +15,7 @@ CODES: Final[dict[str, str]] = {
     "PR108": "an extra is not installed",
     "PR109": "the event is not declared by its producer",
     "PR110": "a process was forked after its App had started",
+    "PR111": "a handler tried to control its transaction",
     "PR201": "a setting is missing or not valid",
     "PR202": "the schema is missing",
     "PR203": "the schema is older than this release needs",

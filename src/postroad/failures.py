@@ -174,6 +174,14 @@ def _find(error: BaseException, rules: Rules, attempt: int) -> _Finding:
     return _Finding(FailureClass.TRANSIENT, "other", _described(error))
 
 
+def sqlstates(error: BaseException) -> Iterator[str]:
+    """The SQLSTATEs of `error` and of what it was raised from or wraps, outermost first."""
+    for link in _chain(error):
+        state = _sqlstate(link)
+        if state is not None:
+            yield state
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error, then what it was raised from or wraps, outermost first; cycles end."""
     seen: set[int] = set()

@@ -26,7 +26,7 @@ from postroad.signals import Signals
 from postroad.signals.catalog import DeliverySettled
 from postroad.sql.manager import Manager
 from postroad.sql.threaded import PsycopgTransactions
-from postroad.sql.transactions import AsyncpgTransactions
+from postroad.sql.transactions import AsyncpgTransactions, AsyncpgUnit
 from postroad.transport.base import Incoming, Tag
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
@@ -168,6 +168,26 @@ class Ready:
 
     def down(self, reason: str) -> None:
         self.reason = reason
+
+
+class Counted:
+    """The App's transactions, counting what goes over the wire: the first word of each statement."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.statements: list[str] = []
+
+    def _note(self, record: Any) -> None:
+        lines = [line for line in record.query.splitlines() if line and not line.startswith("--")]
+        if lines:
+            self.statements.append(lines[0].split()[0])
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncpgUnit]:
+        async with self._manager.connection() as connection:
+            with connection.query_logger(self._note):
+                async with connection.transaction():
+                    yield AsyncpgUnit(connection)
 
 
 class Process:

@@ -19,7 +19,7 @@ Placed = Subscription("orders.order.placed", version=1, model=Order)
 
 @pytest.mark.parametrize("returns", [True, False])
 async def test_a_handler_that_swallows_its_cancellation_cannot_commit(here, queue, sql, returns, monkeypatch):
-    monkeypatch.setattr("postroad.consume.attempt.LET_GO", seconds(0.3))
+    monkeypatch.setattr("postroad.consume.handler.LET_GO", seconds(0.3))
     monkeypatch.setattr("postroad.consume.service._WATCH_SECONDS", 0.05)
 
     @consumer(Placed, name="billing.orders", max_runtime=seconds(0.1), retry=Backoff(first=seconds(60)))

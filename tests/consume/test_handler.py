@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 
-from consume.bench import AT_ONCE, Order, OrderPlaced, body
+from consume.bench import AT_ONCE, Counted, Order, OrderPlaced, body
 from consume.kinds import BOTH, publish
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import consumer
 from postroad.events import Subscription
 from postroad.events.cause import current_cause
 from postroad.signals.catalog import DeliveryResult
-from postroad.sql.transactions import AsyncpgUnit
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 
@@ -77,25 +75,6 @@ async def test_a_publish_inherits_its_cause_and_commits_with_the_handler(here, q
     (row,) = await sql.fetch("SELECT correlation, causation FROM event")
     assert (row["correlation"], row["causation"]) == ("story-1", str(identity))
     assert await sql.fetchval("SELECT count(*) FROM outbox") == 1
-
-
-class Counted:
-    """The App's transactions, counting what goes over the wire."""
-
-    def __init__(self, manager):
-        self._manager = manager
-        self.statements = []
-
-    def _note(self, record):
-        (first, *_) = [line for line in record.query.splitlines() if not line.startswith("--")]
-        self.statements.append(first.split()[0])
-
-    @asynccontextmanager
-    async def begin(self):
-        async with self._manager.connection() as connection:
-            with connection.query_logger(self._note):
-                async with connection.transaction():
-                    yield AsyncpgUnit(connection)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("kind", BOTH, indirect=True)
 def holding(*, concurrency=2):
     started, go = [], Gate()
 
-    @consumer(Placed, name="billing.orders", concurrency=concurrency)
+    @consumer(Placed, name="billing.orders", concurrency=concurrency, group=False)
     async def hold(event, delivery):
         await delivery.tx.execute("INSERT INTO public.effect VALUES ($1, 1, $2)", event.order, delivery.attempt)
         started.append(event.order)

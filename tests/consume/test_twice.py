@@ -52,7 +52,12 @@ def forgetful(monkeypatch):
         return Claim.FRESH
         yield
 
+    def claim_many(_schema, _consumer, keys, **__):
+        return dict.fromkeys(keys, Claim.FRESH)
+        yield
+
     monkeypatch.setattr(inbox, "claim", claim)
+    monkeypatch.setattr(inbox, "claim_many", claim_many)
 
 
 @pytest.mark.sabotage

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
-
 from postroad.clock import seconds
-from postroad.consume.delivery import Delivery, Resources
+from postroad.consume.gears import Gears
+from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, handled, kept, planned, validated
 from postroad.errors import LeaseLost, PostroadError
-from postroad.events.cause import Cause, cause
 from postroad.failures import FailureClass, Rules, Verdict, classify
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesCommitted,
     DeliveryDelayed,
     DeliveryQuarantined,
-    HandlerStarted,
     LateWriteRefused,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
+    from uuid import UUID
 
     from postroad.clock import Clock
     from postroad.consume.consumer import Consumer
+    from postroad.consume.delivery import Resources
     from postroad.signals import Signals
-    from postroad.sql.drive import Transactions, Unit
-
-LET_GO: Final = seconds(2)
-"""How long a handler that was told to stop may take; after that its connection is cut."""
+    from postroad.sql.drive import Transactions
 
 
 class End(StrEnum):
@@ -56,12 +51,12 @@ class End(StrEnum):
 SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED, End.QUARANTINED})
 """These are durable: the message is in safe hands, and may be acked."""
 
-_LIMIT: Final = "PR506"
 _LOOK: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
 _LOOKS: Final = 20
+_REMEMBERED: Final = 1000
 _NO_RULES: Final = Rules()
-_MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
-_REACHED: Final = {
+MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
+REACHED: Final = {
     Passage.HANDLED: End.HANDLED,
     Passage.DUPLICATE: End.DUPLICATE,
     Passage.STALE: End.DROPPED,
@@ -97,26 +92,30 @@ class Attempts:
         What failed is kept in transactions of `custody`, where no handler can hold them up (default `transactions`).
         """
         self.consumer = consumer
-        self._transactions = transactions
+        self.transactions = transactions
         self._custody = custody or transactions
-        self._schema = schema
-        self.resources = resources
+        self.schema = schema
         self.signals = signals
         self.clock = clock
-        self._chance = chance
-        self.running: set[_Run] = set()
-        self.lanes = Lanes()
+        self.chance = chance
+        self.gears = Gears(clock, allowed=consumer.group)
+        self.around = Surroundings(
+            consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears
+        )
+        self.running = self.around.running
+        self.lanes = Lanes(self._joins)
+        self._lost: dict[UUID | None, None] = {}
         self.away: Callable[[str], None] = _nobody
 
     async def settle(self, arrival: Arrival) -> Outcome:
         """Take an identified message to its outcome. Cancellation rolls back and comes out."""
-        arrival = arrival if arrival.refusal is not None else validated(arrival)
+        arrival = validated(arrival)
         if arrival.refusal is not None:
-            return await self._keep(arrival, self._judge(arrival.refusal, arrival))
+            return await self._keep(arrival, self.judge(arrival.refusal, arrival))
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)
-        run = _ThreadRun(self, arrival) if self.consumer.threaded else _Run(self, arrival)
+        run = (ThreadRun if self.consumer.threaded else HandlerRun)(self.around, arrival)
         try:
             return await self._handle(run)
         except LeaseLost as error:
@@ -130,7 +129,7 @@ class Attempts:
             run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
 
     def cut_overdue(self) -> int:
-        """Cut the connection of every handler that goes on `LET_GO` after its time limit; how many. Call it often.
+        """Cut the connection of every handler that goes on two seconds after its time limit; how many. Call it often.
 
         Such a handler swallows its cancellation or blocks; without its connection it cannot commit.
         """
@@ -140,43 +139,64 @@ class Attempts:
             run.cut()
         return len(overdue)
 
-    async def _handle(self, run: _Run) -> Outcome:
+    def _joins(self, arrival: Arrival) -> bool:
+        """Whether `arrival` may share a transaction: what came before may have been what killed a process."""
+        return self.gears.fast and not arrival.redelivered and arrival.refusal is None
+
+    async def _handle(self, run: HandlerRun) -> Outcome:
         arrival = run.arrival
-        async with self._transactions.begin() as unit:
+        async with self.transactions.begin() as unit:
             run.unit = unit
-            passage = await run.watched(unit.drive(handled(self._schema, self.consumer, arrival, run)))
+            passage = await run.watched(unit.drive(handled(self.schema, self.consumer, arrival, run)))
         if passage in {Passage.HANDLED, Passage.STALE}:
             self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
-        return Outcome(_REACHED[passage], STALE if passage is Passage.STALE else "")
+        return Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")
 
-    async def _fail(self, run: _Run, error: Exception) -> Outcome:
+    async def _fail(self, run: HandlerRun, error: Exception) -> Outcome:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
-        if _is_away(run, error):
+        if _is_away(run, error) and not self.lost_again(run):
             return Outcome(End.AWAY, "database")
-        verdict = self._judge(run.error or error, run.arrival)
+        verdict = self.judge(run.error or error, run.arrival)
         outcome = await self._keep(run.arrival, verdict)
         for tries in range(1, _LOOKS + 1):
-            if outcome.end is not End.BUSY or not run.limited:
+            if outcome.end is not End.BUSY:
                 break
-            # Our own transaction, whose connection was cut, has not ended yet; running it again is not the answer.
-            await asyncio.sleep(_LOOK.delay(tries, chance=self._chance()).total_seconds())
+            # Most likely our own transaction, which the server has not ended yet. Keeping it is tried again, never the
+            # handler: a failure that is run again without being charged would go on for ever.
+            await asyncio.sleep(_LOOK.delay(tries, chance=self.chance()).total_seconds())
             outcome = await self._keep(run.arrival, verdict)
         return outcome
 
-    def _judge(self, error: BaseException, arrival: Arrival) -> Verdict:
+    def lost_again(self, run: HandlerRun) -> bool:
+        """Whether the connection was lost while this message's handler ran, and not for the first time here.
+
+        Once, that is the database's doing. Twice, and the database then takes at once what is to be said about it, it
+        is the handler's: a handler can kill its connection.
+        """
+        key = run.arrival.message_key
+        if not run.lost or run.error is None:
+            return False
+        if key in self._lost:
+            return True
+        self._lost[key] = None
+        if len(self._lost) > _REMEMBERED:
+            del self._lost[next(iter(self._lost))]
+        return False
+
+    def judge(self, error: BaseException, arrival: Arrival) -> Verdict:
+        """What a failure of the handler, or of its commit, means."""
         verdict = classify(error, rules=self.consumer.rules, attempt=arrival.attempt)
-        if isinstance(error, PostroadError) and error.code == _LIMIT:
-            return replace(verdict, failure=FailureClass.TRANSIENT, code=_LIMIT, reason=str(error))
+        if isinstance(error, PostroadError) and error.code == LIMIT:
+            return replace(verdict, failure=FailureClass.TRANSIENT, code=LIMIT, reason=str(error))
         return verdict
 
     async def _keep(self, arrival: Arrival, verdict: Verdict) -> Outcome:
-        plan = planned(self.consumer, arrival, verdict, chance=self._chance())
+        plan = planned(self.consumer, arrival, verdict, chance=self.chance())
         if plan is None:
-            down = verdict.failure is FailureClass.DEPENDENCY_DOWN
-            return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
+            return returned(verdict)
         try:
             async with self._custody.begin() as unit:
-                passage = await unit.drive(kept(self._schema, self.consumer, arrival, plan))
+                passage = await unit.drive(kept(self.schema, self.consumer, arrival, plan))
         except LeaseLost:
             self.signals.emit(LateWriteRefused("consume", 1))
             return Outcome(End.FENCED)
@@ -185,13 +205,14 @@ class Attempts:
                 return Outcome(End.AWAY, "database")
             raise
         if passage is not Passage.KEPT:
-            return Outcome(_REACHED[passage])
-        self._tell(arrival, plan)
-        return Outcome(_MARKED[plan.mark], plan.verdict.reason)
+            return Outcome(REACHED[passage])
+        self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
+        self.tell(arrival, plan)
+        return Outcome(MARKED[plan.mark], plan.verdict.reason)
 
-    def _tell(self, arrival: Arrival, plan: Plan) -> None:
+    def tell(self, arrival: Arrival, plan: Plan) -> None:
+        """Say that a message was put off or quarantined; call it once that is committed."""
         name, verdict = self.consumer.name, plan.verdict
-        self.signals.emit(DeliveriesCommitted(name, 1))
         if plan.mark is Mark.DELAYED:
             signal = DeliveryDelayed(
                 name, arrival.event_type, str(verdict.failure), verdict.error_type, arrival.attempt,
@@ -203,168 +224,7 @@ class Attempts:
             self.signals.emit(DeliveryQuarantined(name, arrival.event_type, kind, verdict.code, verdict.reason))
 
 
-class _Run:
-    """The author's handler, called once inside the transaction."""
-
-    __slots__ = ("_attempts", "_deadline", "arrival", "error", "limited", "lost", "unit")
-
-    def __init__(self, attempts: Attempts, arrival: Arrival) -> None:
-        self._attempts = attempts
-        self._deadline = 0.0
-        self.arrival = arrival
-        self.unit: Unit[Any] | None = None
-        self.error: BaseException | None = None
-        self.limited = False
-        self.lost = False
-
-    async def watched(self, passing: Awaitable[Passage]) -> Passage:
-        """Wait for the pipeline that calls this."""
-        return await passing
-
-    async def __call__(self) -> None:
-        """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
-        owner, arrival = self._attempts, self.arrival
-        consumer = owner.consumer
-        limit = consumer.max_runtime.total_seconds()
-        self._deadline = owner.clock.monotonic() + limit + LET_GO.total_seconds()
-        owner.running.add(self)
-        owner.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
-        delivery, origin = self._delivery(), self._cause()
-        timer = asyncio.timeout(limit)
-        try:
-            with cause(origin):
-                handling: Any = consumer.function(arrival.event, delivery)
-                await _within(timer, handling)
-        except BaseException as error:
-            self.limited = self.limited or timer.expired()
-            self.lost = self.unit is not None and self.unit.lost
-            self.error = self._translated(error)
-            if self.error is error:
-                raise
-            raise self.error from None
-        finally:
-            owner.running.discard(self)
-
-    def overdue(self, now: float) -> bool:
-        """Whether it goes on although it was told to stop a while ago."""
-        return now >= self._deadline
-
-    def cut(self) -> None:
-        """Cut its connection."""
-        self.limited = True
-        if self.unit is not None and not self.unit.lost:
-            self.unit.terminate()
-
-    def _translated(self, error: BaseException) -> BaseException:
-        if self.limited and not isinstance(error, asyncio.CancelledError):
-            return _overtime(self._attempts.consumer)
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
-            # Nobody cancelled us: something that the handler awaited was. An ordinary failure of its own.
-            return RuntimeError("something that the handler awaited was cancelled")
-        return error
-
-    def _delivery(self) -> Delivery[Any]:
-        arrival, envelope, unit = self.arrival, self.arrival.envelope, self.unit
-        assert envelope is not None
-        assert unit is not None
-        assert arrival.message_key is not None
-        return Delivery(
-            tx=unit.tx, consumer=self._attempts.consumer.name, id=envelope.id, source=envelope.source,
-            type=envelope.type, version=envelope.version, key=envelope.key, sequence=envelope.sequence,
-            occurred_at=envelope.time, recorded_at=envelope.recorded,
-            correlation_id=envelope.correlation_id or envelope.id, causation_id=envelope.causation_id,
-            message_key=arrival.message_key, attempt=arrival.attempt, redelivered=arrival.redelivered,
-            resources=self._attempts.resources,
-        )  # fmt: skip
-
-    def _cause(self) -> Cause:
-        envelope = self.arrival.envelope
-        assert envelope is not None
-        return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
-
-
-class _ThreadRun(_Run):
-    """The author's ``def`` handler, called once on the thread of its transaction, while the loop watches the time.
-
-    At its time limit the waiting is cancelled, which cuts the connection (see `PsycopgTransactions`): the handler may
-    go on, but commits nothing. Its outcome is the loop's from then on, whatever the thread comes back with.
-    """
-
-    __slots__ = ("_ended", "_left", "_loop", "_started", "_timer")
-
-    def __init__(self, attempts: Attempts, arrival: Arrival) -> None:
-        super().__init__(attempts, arrival)
-        self._deadline = float("inf")  # The timer sees to it.
-        self._loop = asyncio.get_running_loop()
-        self._timer = asyncio.timeout(None)
-        self._started = self._ended = self._left = False
-
-    @override
-    async def watched(self, passing: Awaitable[Passage]) -> Passage:
-        """Wait for the pipeline, and no longer than the handler's time limit from its start."""
-        running = self._attempts.running
-        running.add(self)
-        try:
-            async with self._timer:
-                return await passing
-        except TimeoutError:
-            if not self._timer.expired():
-                raise
-            self.limited = self.lost = True
-            self.error = _overtime(self._attempts.consumer)
-            raise self.error from None
-        finally:
-            self._left = True
-            if self._ended or not self._started:
-                running.discard(self)
-
-    @override
-    def __call__(self) -> Any:
-        """Run it, on its thread; not awaited."""
-        owner, arrival = self._attempts, self.arrival
-        self._started = True
-        owner.signals.emit(HandlerStarted(owner.consumer.name, arrival.event_type, arrival.attempt))
-        self._soon(self._arm)
-        try:
-            with cause(self._cause()):
-                return owner.consumer.function(arrival.event, self._delivery())
-        except BaseException as error:
-            stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
-            failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error
-            if not self._left:
-                self.lost = self.unit is not None and self.unit.lost
-                self.error = failure
-            if stops:
-                raise failure from None
-            raise
-        finally:
-            self._ended = True
-            if self._left:
-                self._soon(lambda: owner.running.discard(self))
-
-    def _arm(self) -> None:
-        if not self._left:
-            self._timer.reschedule(self._loop.time() + self._attempts.consumer.max_runtime.total_seconds())
-
-    def _soon(self, act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The loop may be gone by the time that a stuck handler returns.
-            self._loop.call_soon_threadsafe(act)
-
-
-def _overtime(consumer: Consumer[Any]) -> PostroadError:
-    limit = consumer.max_runtime.total_seconds()
-    return PostroadError(_LIMIT, f"the handler of consumer {consumer.name!r} ran longer than {limit:g} s")
-
-
-async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:
-    async with timer:
-        await handling
-    if timer.expired():  # It swallowed the cancellation and returned.
-        raise TimeoutError
-
-
-def _is_away(run: _Run, error: BaseException) -> bool:
+def _is_away(run: HandlerRun, error: BaseException) -> bool:
     """Whether our database went away, as far as this attempt can tell; a connection that we cut does not count.
 
     `error` came out of the transaction: the handler's own, or what BEGIN, a statement of ours, ROLLBACK or COMMIT
@@ -373,6 +233,12 @@ def _is_away(run: _Run, error: BaseException) -> bool:
     if run.limited:
         return False
     return run.lost or (error is not run.error and connection_like(error))
+
+
+def returned(verdict: Verdict) -> Outcome:
+    """The outcome of what is given back, uncharged."""
+    down = verdict.failure is FailureClass.DEPENDENCY_DOWN
+    return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
 
 
 def connection_like(error: BaseException) -> bool:

@@ -73,6 +73,7 @@ class Consumer(Generic[E]):
     max_runtime: timedelta = seconds(30)
     concurrency: int = 8
     prefetch: int = 64
+    group: bool = True
     on: Transactions[Any] | None = None
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
     threaded: bool = field(init=False)
@@ -82,6 +83,7 @@ class Consumer(Generic[E]):
         """Index the subscriptions by type, and see how the function runs."""
         object.__setattr__(self, "types", {subscription.type: subscription for subscription in self.subscriptions})
         object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
+        object.__setattr__(self, "group", self.group and not self.threaded)
 
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
@@ -90,53 +92,53 @@ class Consumer(Generic[E]):
 def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
 # fmt: on
 def consumer(
@@ -148,6 +150,7 @@ def consumer(
     max_runtime: timedelta = seconds(30),
     concurrency: int = 8,
     prefetch: int | None = None,
+    group: bool = True,
     on: Transactions[Any] | None = None,
 ) -> Decorator[Any]:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
@@ -168,6 +171,8 @@ def consumer(
             thread cannot be stopped: one that goes on has lost its connection, and is not used until it returns.
         concurrency: how many handlers of this consumer run at once in a process; never two of one key.
         prefetch: how many unacked deliveries the broker hands out in advance; eight per handler by default.
+        group: whether deliveries may share a transaction, each handler in a savepoint of its own, while handlers are
+            fast; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
 
     Returns:
@@ -194,7 +199,8 @@ def consumer(
             raise UsageError("PR108", f"consumer {name!r} has a `def` handler, which needs psycopg; {remedy}")
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
-            max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted, on=on,
+            max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted,
+            group=group, on=on,
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from postroad.sql.statement import queries
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
     from uuid import UUID
 
     from postroad.sql.statement import Pipeline
@@ -41,11 +43,23 @@ def claim(schema: str, consumer: str, key: UUID, *, mark: Mark, reason: str | No
     """
     statement = QUERIES.statement("own" if owned else "claim", schema, consumer, key, mark.value, reason)
     (row,) = yield statement
-    if row["fresh"]:
-        return Claim.FRESH
-    if row["had"] or row["standing"] is not None:
-        return Claim.DUPLICATE
-    return Claim.BUSY
+    return _found(row)
+
+
+def claim_many(schema: str, consumer: str, keys: Sequence[UUID], *, patience: timedelta) -> Pipeline[dict[UUID, Claim]]:
+    """Mark the messages of a group, each named once, as handled in the open transaction, and say what was found.
+
+    One statement, which waits for nobody. Until its end no statement of the transaction waits longer than
+    `patience` for a lock. Keys are taken in their order, so that two processes meet on the first.
+    """
+    waits = f"{round(patience.total_seconds() * 1000)}ms"
+    rows = yield QUERIES.statement("claim_many", schema, consumer, sorted(keys), waits)
+    return {row["key"]: _found(row) for row in rows}
+
+
+def forget(schema: str, consumer: str, keys: Sequence[UUID]) -> Pipeline[None]:
+    """Take back marks that this transaction has set, of messages that were not handled in it."""
+    yield QUERIES.statement("forget", schema, consumer, list(keys))
 
 
 def amend(schema: str, consumer: str, key: UUID, *, mark: Mark, reason: str | None) -> Pipeline[None]:
@@ -60,3 +74,11 @@ def newest(schema: str, consumer: str, key: str, sequence: int) -> Pipeline[bool
     """
     rows = yield QUERIES.statement("guard", schema, consumer, key, sequence)
     return bool(rows)
+
+
+def _found(row: Mapping[str, Any]) -> Claim:
+    if row["fresh"]:
+        return Claim.FRESH
+    if row["had"] or row["standing"] is not None:
+        return Claim.DUPLICATE
+    return Claim.BUSY

@@ -95,72 +95,72 @@ def resumed(row: ClaimedRow) -> Arrival:
 
 
 def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record."""
+    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record.
+
+    One new record for all steps: this is on the way of every delivery.
+    """
+    wire, envelope, key, subscription, refusal = arrival.wire, None, None, None, None
     try:
-        for step in (opened, vouched, recognised, admitted):
-            arrival = step(consumer, arrival)
-    except ContractError as refusal:
-        return replace(arrival, refusal=refusal)
-    return arrival
+        envelope = opened(wire)
+        key = vouched(wire, envelope)
+        subscription = recognised(consumer, envelope)
+        admitted(consumer, envelope, subscription)
+    except ContractError as error:
+        refusal = error
+    if envelope is not None and wire.event_type != envelope.type:
+        wire = replace(wire, event_type=_plain(envelope.type))
+    return Arrival(
+        wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
+        message_key=key, subscription=subscription, refusal=refusal,
+    )  # fmt: skip
 
 
-def opened(_: Consumer[Any], arrival: Arrival) -> Arrival:
+def opened(wire: Wire) -> Envelope:
     """Read the envelope.
 
     Raises:
         ContractError: it is not valid.
     """
-    wire = arrival.wire
-    envelope = decode(wire.body, content_type=wire.content_type, headers=wire.headers)
-    if wire.event_type != envelope.type:
-        wire = replace(wire, event_type=_plain(envelope.type))
-    return replace(arrival, envelope=envelope, wire=wire)
+    return decode(wire.body, content_type=wire.content_type, headers=wire.headers)
 
 
-def vouched(_: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Check that the event came by an exchange of its type's owner: only who owns a type may write there.
+def vouched(wire: Wire, envelope: Envelope) -> UUID:
+    """Check that the event came by an exchange of its type's owner, where the owner alone may write; its message key.
 
     A source that is no Postroad producer's is its own business, as long as the exchange is the owner's.
 
     Raises:
         ContractError: it came by another way, or in the name of another producer.
     """
-    envelope = arrival.envelope
-    assert envelope is not None
     owner = envelope.owner
-    if arrival.wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
+    if wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
         expected = _shown(events_exchange(owner))
         raise ContractError(
             "PR504", f"{_shown(envelope.type)} did not come by {expected}, where its owner alone writes"
         )
     if envelope.source.startswith(_SOURCE) and not envelope.is_own:
         raise ContractError("PR504", f"{_shown(envelope.type)} names a source that is not its owner")
-    return replace(arrival, message_key=message_key(envelope))
+    return message_key(envelope)
 
 
-def recognised(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
+def recognised(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:
     """Find the subscription for the event's type.
 
     Raises:
         ContractError: the consumer has none.
     """
-    envelope = arrival.envelope
-    assert envelope is not None
     subscription = consumer.types.get(envelope.type)
     if subscription is None:
         raise ContractError("PR502", f"consumer {consumer.name!r} does not subscribe to {_shown(envelope.type)}")
-    return replace(arrival, subscription=subscription)
+    return subscription
 
 
-def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Check that the consumer reads this version of the type, and can keep the order that it asks for.
+def admitted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscription[Any]) -> None:
+    """Check the version, and that the event says what the consumer's order needs.
 
     Raises:
-        ContractError: it does not, or cannot.
+        ContractError: the version is not read here, or key or sequence are missing.
     """
-    envelope, subscription = arrival.envelope, arrival.subscription
-    assert envelope is not None
-    assert subscription is not None
     if not subscription.accepts(envelope.version):
         message = (
             f"consumer {consumer.name!r} reads version {subscription.version} of {subscription.type}, "
@@ -169,11 +169,12 @@ def admitted(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
         raise ContractError("PR503", message)
     if consumer.order is not None and (envelope.key is None or envelope.sequence is None):
         raise ContractError("PR501", f"consumer {consumer.name!r} asks for order: the event needs a key and a sequence")
-    return arrival
 
 
 def validated(arrival: Arrival) -> Arrival:
-    """Read the payload into the subscription's model; a refusal stays on the record."""
+    """Read the payload into the subscription's model, once; a refusal stays on the record."""
+    if arrival.refusal is not None or arrival.event is not None:
+        return arrival
     assert arrival.envelope is not None
     assert arrival.subscription is not None
     try:
@@ -209,6 +210,15 @@ def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Cal
     found = yield from _claimed(schema, consumer, arrival, mark=Mark.HANDLED, reason=None)
     if found is not None:
         return found
+    return (yield from passed(schema, consumer, arrival, handler))
+
+
+def passed(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Callable[[], Any]) -> Pipeline[Passage]:
+    """What follows the claim of the mark, which is ours: order guard, handler, end of the row of `work`.
+
+    Raises:
+        LeaseLost: the row is another worker's by now; roll back.
+    """
     if consumer.order is not None and not (yield from _newest(schema, consumer, arrival)):
         assert arrival.message_key is not None
         yield from inbox.amend(schema, consumer.name, arrival.message_key, mark=Mark.DROPPED, reason=STALE)
@@ -267,18 +277,40 @@ def kept(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> 
     Raises:
         LeaseLost: the row is another worker's by now; roll back.
     """
-    reason = plan.verdict.reason if plan.mark is Mark.DROPPED else plan.verdict.code or None
     if arrival.message_key is not None:
-        found = yield from _claimed(schema, consumer, arrival, mark=plan.mark, reason=reason)
+        found = yield from _claimed(schema, consumer, arrival, mark=plan.mark, reason=_noted(plan))
         if found is not None:
             return found
+    yield from _put_away(schema, consumer, arrival, plan)
+    return Passage.KEPT
+
+
+def demoted(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan | None) -> Pipeline[None]:
+    """The same where this transaction has marked the message as handled before its handler failed.
+
+    Without a plan the mark is taken back: the message is to be given back, uncharged.
+    """
+    assert arrival.message_key is not None
+    if plan is None:
+        yield from inbox.forget(schema, consumer.name, [arrival.message_key])
+        return
+    reason = _noted(plan)
+    yield from inbox.amend(schema, consumer.name, arrival.message_key, mark=plan.mark, reason=reason)
+    yield from _put_away(schema, consumer, arrival, plan)
+
+
+def _noted(plan: Plan) -> str | None:
+    """What stands on the mark as its reason."""
+    return plan.verdict.reason if plan.mark is Mark.DROPPED else plan.verdict.code or None
+
+
+def _put_away(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> Pipeline[None]:
     if plan.mark is Mark.DROPPED:
-        yield from _finished(schema, arrival, outcome="dropped", reason=reason)
+        yield from _finished(schema, arrival, outcome="dropped", reason=_noted(plan))
     elif arrival.row is not None:
         yield from _kept_again(schema, arrival.row, plan, attempt=arrival.attempt)
     else:
         yield from _kept_first(schema, consumer, arrival, plan)
-    return Passage.KEPT
 
 
 def _claimed(

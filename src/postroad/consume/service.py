@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroad.clock import seconds
 from postroad.consume.attempt import SETTLED, End, Outcome
-from postroad.consume.pipeline import Arrival, identified, received
+from postroad.consume.group import Group
+from postroad.consume.pipeline import Arrival, identified, received, validated
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesAcked,
@@ -80,8 +81,9 @@ class _Hand:
 class ConsumerService:
     """One consumer's intake in this process.
 
-    It takes deliveries, runs up to `concurrency` of them at once, each to a durable outcome, and acks them then,
-    all those of one turn of the loop together. What is not durable is never acked: it goes back, uncharged, while
+    It takes deliveries, runs each to a durable outcome, and acks them then, all those of one turn of the loop
+    together. While handlers are fast they run in groups, one group at a time; otherwise, and what must run alone, up to
+    `concurrency` of them at once. What is not durable is never acked: it goes back, uncharged, while
     the process stops or while the database is away (then nothing is taken in until it answers ``SELECT 1``).
 
     Told to stop, it takes nothing more, gives back what has not started and lets the rest come to its end;
@@ -97,6 +99,7 @@ class ConsumerService:
         self._attempts = attempts
         self._consumer = attempts.consumer
         self._lanes = attempts.lanes
+        self._group = Group(attempts)
         self._intake = intake
         self._database = database
         self._work = work
@@ -125,7 +128,9 @@ class ConsumerService:
         if not self._subscribed:
             await self._intake.resume()
             self._subscribed = True
+        self._lanes.begin()
         slots = [self._task(self._slot(), f"slot-{number}") for number in range(self._consumer.concurrency)]
+        slots.append(self._task(self._run_groups(), "group"))
         others = [self._task(self._take(), "take"), self._task(self._watch(), "watch")]
         try:
             ready.up()
@@ -165,7 +170,7 @@ class ConsumerService:
             again = sum(incoming.redelivered for incoming in batch)
             self._signals.emit(DeliveriesReceived(self._consumer.name, len(batch), again))
             for incoming in batch:
-                arrival = identified(self._consumer, received(incoming))
+                arrival = validated(identified(self._consumer, received(incoming)))
                 if self._open:
                     self._lanes.add(arrival)
                 else:
@@ -181,6 +186,33 @@ class ConsumerService:
                 self._give_back(arrival)
                 raise
             self._settled(arrival, outcome, self._clock.monotonic() - began)
+
+    async def _run_groups(self) -> None:
+        gears = self._attempts.gears
+        while batch := await self._lanes.batch(lambda: gears.size):
+            try:
+                parting = await self._group.settle(batch)
+            except BaseException:
+                for arrival in batch:
+                    self._lanes.release(arrival.lane)
+                    self._give_back(arrival)
+                raise
+            for arrival, outcome, taken in parting.settled:
+                self._settled(arrival, outcome, taken)
+            self._go_on(parting.later, parting.alone)
+
+    def _go_on(self, later: Sequence[Arrival], alone: Sequence[Arrival]) -> None:
+        """What a group has left over: the next group's, and what runs alone."""
+        if not self._open:
+            for arrival in (*later, *alone):
+                self._lanes.release(arrival.lane)
+                self._give_back(arrival)
+            return
+        for arrival in alone:
+            self._lanes.alone(arrival)
+        self._lanes.onward(later)
+        if not self._attempts.gears.fast:
+            self._lanes.ungroup()
 
     def _settled(self, arrival: Arrival, outcome: Outcome, taken: float) -> None:
         if outcome.end is End.BUSY and self._open:
@@ -315,15 +347,18 @@ class ConsumerService:
                 self._signals.emit(Unacked(self._consumer.name, self._owed))
             looks += 1
             await asyncio.sleep(_WATCH_SECONDS)
+            if self._group.stalled(self._clock.monotonic()):
+                self._attempts.gears.punish()
+                self._lanes.ungroup()
             if self._attempts.cut_overdue():
                 reason = "a handler goes on after its time limit; its connection was cut"
                 self._signals.emit(TaskFailed(self.name, "TimeoutError", reason))
 
     async def _wind_down(self, slots: Sequence[asyncio.Task[None]]) -> None:
-        """Leave the broker, give back what has not started, and wait for what has."""
+        """Leave the broker, give back what has not started, and wait for what has; `slots` end with the group."""
         if self._subscribed:
             await self._unsubscribe()
-        self._lanes.end(len(slots))
+        self._lanes.end(len(slots) - 1)
         await asyncio.wait(slots)
 
     async def _let_go(self, tasks: Iterable[asyncio.Task[None]], *, stopped: bool) -> None:

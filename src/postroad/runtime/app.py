@@ -229,11 +229,11 @@ class Wires:
         ]
 
     def connections(self, settings: Settings) -> int:
-        """See `Wiring.connections`: one for each handler that may run, two for the dispatcher, and some for sweeps.
+        """See `Wiring.connections`: for each handler and group, two for the dispatcher, and some for sweeps.
 
         A ``def`` handler has a connection of its own; what failed in it is kept on one of these.
         """
-        handlers = sum(1 if consumer.threaded else consumer.concurrency for consumer in self._declared.consumers)
+        handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
 

@@ -1,4 +1,4 @@
-"""Transaction control in raw text: what a handler may not send on a connection whose transaction is not its own."""
+"""The guard on handlers' connections: which SQL texts would begin, end or change the transaction around a handler."""
 
 from __future__ import annotations
 
@@ -7,108 +7,116 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-_ALWAYS: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ABORT"})
-_FILLING: Final = frozenset({"WORK", "TRANSACTION"})
-_LONGEST_KEPT: Final = 10_000  # Longer texts are looked at anew each time: the cache holds no bulk data.
-_WORDS: Final = 4
+from postroad.errors import UsageError
 
-# Strings, quoted names and dollar quotes are passed over whole; what is left are words and semicolons. A text that
-# ends inside one of them is PostgreSQL's to refuse.
-_TOKEN: Final = re.compile(
+_KEPT: Final = 2048
+"""How many texts are remembered: handlers have few, and whoever builds his anew each time pays for the reading."""
+
+_CONTROL: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE", "SET"})
+_SUSPICIOUS: Final = re.compile(rf"\b(?:{'|'.join(sorted(_CONTROL))})\b", re.IGNORECASE)
+_FIRST_WORDS: Final = 4
+
+# What a statement is made of, as far as its end and its first words go. A comment or a text without an end takes the
+# rest. Nested comments are walked through by hand.
+_PIECE: Final = re.compile(
     r"""
-      (?P<line>--[^\r\n]*)
+      (?P<line>--[^\n]*)
     | (?P<block>/\*)
-    | [eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)
-    | '(?:[^']|'')*(?:'|\Z)
-    | "(?:[^"]|"")*(?:"|\Z)
-    | (?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][\w]*)?\$)
-    | (?P<word>[A-Za-z_\x80-\U0010ffff][\w$]*)
+    | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z))
+    | (?P<text>'(?:[^']|'')*(?:'|\Z))
+    | (?P<name>"(?:[^"]|"")*(?:"|\Z))
+    | (?P<dollar>\$(?P<tag>[A-Za-z_\x80-\uffff][\w]*|)\$.*?(?:\$(?P=tag)\$|\Z))
     | (?P<end>;)
+    | (?P<word>[A-Za-z_\x80-\uffff][\w$]*)
+    | (?P<space>\s+)
+    | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
-_EDGE: Final = re.compile(r"/\*|\*/")
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
-def refused(text: str) -> str | None:
-    """The transaction control in `text`, as it may be shown; None where every statement of it may run.
+def check(text: str) -> None:
+    """Refuse `text` where one of its statements is transaction control. Savepoints are not.
 
-    Refused is what begins with BEGIN, START, COMMIT, END, ABORT, ROLLBACK (not TO a savepoint), PREPARE TRANSACTION or
-    SET TRANSACTION; comments before it do not hide it. Savepoints may be set, released and rolled back to.
+    Raises:
+        UsageError: PR111.
     """
-    return _refused(text) if len(text) > _LONGEST_KEPT else _remembered(text)
+    control = refused(text)
+    if control is not None:
+        message = (
+            f"a handler ran {control} on the transaction of its delivery, which commits when the handler returns; "
+            "leave it out, or nest `async with delivery.tx.transaction():`"
+        )
+        raise UsageError("PR111", message)
 
 
-def _refused(text: str) -> str | None:
-    return next(filter(None, map(_judged, _statements(text))), None)
+@lru_cache(maxsize=_KEPT)
+def refused(text: str) -> str | None:
+    """The transaction control that `text` holds, in upper case; None where it holds none.
+
+    Each statement is judged by its first words, without comments: BEGIN, START, COMMIT, END, ABORT, ROLLBACK (but
+    not ROLLBACK TO a savepoint), PREPARE TRANSACTION, SET TRANSACTION and SET SESSION CHARACTERISTICS, and the
+    settings that stand for these (``transaction_isolation`` and its like).
+    """
+    if not _SUSPICIOUS.search(text):
+        return None
+    for words in _statements(text):
+        found = _control(words)
+        if found is not None:
+            return found
+    return None
 
 
-_remembered: Final = lru_cache(maxsize=2048)(_refused)
-
-
-def _judged(words: list[str]) -> str | None:
-    first, *rest = words
-    if first in _ALWAYS:
-        return first
+def _control(words: list[str]) -> str | None:
+    first, rest = (words[0], words[1:]) if words else ("", [])
+    if first not in _CONTROL:
+        return None
     if first == "ROLLBACK":
-        after = next(iter(word for word in rest if word not in _FILLING), "")
-        return None if after == "TO" else first
-    if first == "PREPARE" and rest[:1] == ["TRANSACTION"]:
-        return "PREPARE TRANSACTION"
-    scoped = rest[1:] if rest[:1] in (["SESSION"], ["LOCAL"]) else rest
-    return "SET TRANSACTION" if first == "SET" and scoped[:1] == ["TRANSACTION"] else None
+        after = rest[1:] if rest[:1] in (["WORK"], ["TRANSACTION"]) else rest
+        return None if after[:1] == ["TO"] else first
+    if first == "PREPARE":
+        return "PREPARE TRANSACTION" if rest[:1] == ["TRANSACTION"] else None
+    if first == "SET":
+        return _setting(rest)
+    return first
+
+
+def _setting(words: list[str]) -> str | None:
+    if words[:1] == ["LOCAL"] or (words[:1] == ["SESSION"] and words[1:2] != ["CHARACTERISTICS"]):
+        words = words[1:]
+    if words[:2] == ["SESSION", "CHARACTERISTICS"]:
+        return "SET SESSION CHARACTERISTICS"
+    name = words[0] if words else ""
+    return f"SET {name}" if name == "TRANSACTION" or name.startswith("TRANSACTION_") else None
 
 
 def _statements(text: str) -> Iterator[list[str]]:
-    """The first words of each statement, in capitals; a body between BEGIN ATOMIC and END belongs to its CREATE."""
+    """The first words of each statement, in upper case; a quoted name counts as a word, anything else ends them."""
     words: list[str] = []
-    depth, before = 0, ""
-    for piece in _tokens(text):
-        if piece == ";":
-            if not depth and words:
-                yield words
-                words = []
-            continue
-        if len(words) < _WORDS:
-            words.append(piece)
-        if words[0] == "CREATE":
-            depth += _nesting(piece, before, depth)
-        before = piece
-    if words:
-        yield words
+    open_, position = True, 0
+    while position < len(text):
+        piece = _PIECE.match(text, position)
+        assert piece is not None
+        position, kind = piece.end(), piece.lastgroup
+        if kind == "block":
+            position = _after_comment(text, position)
+        elif kind == "end":
+            yield words
+            words, open_ = [], True
+        elif kind not in {"line", "space"} and open_:
+            open_ = kind in {"word", "name"} and len(words) < _FIRST_WORDS
+            if open_:
+                words.append(piece.group().strip('"').upper())
+    yield words
 
 
-def _nesting(piece: str, before: str, depth: int) -> int:
-    if piece == "ATOMIC" and before == "BEGIN":
-        return 1
-    if depth and piece in {"CASE", "END"}:
-        return 1 if piece == "CASE" else -1
-    return 0
-
-
-def _tokens(text: str) -> Iterator[str]:
-    position = 0
-    while found := _TOKEN.search(text, position):
-        position = found.end()
-        match found.lastgroup:
-            case "word":
-                yield found["word"].upper()
-            case "end":
-                yield ";"
-            case "block":
-                position = _past_comment(text, position)
-            case "tag":
-                closing = text.find(found["tag"], position)
-                position = len(text) if closing < 0 else closing + len(found["tag"])
-            case _:
-                pass
-
-
-def _past_comment(text: str, position: int) -> int:
-    """Where the block comment ends whose opening ends at `position`; they nest."""
+def _after_comment(text: str, position: int) -> int:
     depth = 1
-    for edge in _EDGE.finditer(text, position):
-        depth += 1 if edge[0] == "/*" else -1
-        if not depth:
-            return edge.end()
-    return len(text)
+    while depth:
+        edge = _COMMENT_EDGE.search(text, position)
+        if edge is None:
+            return len(text)
+        depth += 1 if edge.group() == "/*" else -1
+        position = edge.end()
+    return position

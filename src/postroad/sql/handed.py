@@ -144,4 +144,4 @@ def _text(query: Any) -> str:
 
 def _refuse(what: str) -> NoReturn:
     remedy = "it commits with the inbox when the handler returns; raise an error to roll back, or nest transaction()"
-    raise UsageError("PR107", f"{what} is refused on the connection of a delivery: {remedy}")
+    raise UsageError("PR111", f"{what} is refused on the connection of a delivery: {remedy}")

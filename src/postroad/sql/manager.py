@@ -170,25 +170,31 @@ class Manager:
         before their next use. Whether it was done is unknown then. None is `OWN_PATIENCE`.
         """
         with translated(self._url):
-            async with self._lent(patience or OWN_PATIENCE, to_strangers=False) as connection:
+            async with self._lent(_loan(patience or OWN_PATIENCE, to_strangers=False)) as connection:
                 yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Lent]:
         """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back.
 
+        Inside, the connection refuses transaction control, in raw text too; a nested ``transaction()`` is a savepoint.
+
         The driver's errors come out as they are, with the borrower's own: whoever runs strangers' code classifies
         them. What cannot be opened for another reason than the usual ones, or not begun in time, is `Unavailable`.
         """
-        async with self._lent(OWN_PATIENCE, to_strangers=True) as connection, connection.transaction():
-            yield connection
+        loan = _loan(OWN_PATIENCE, to_strangers=True)
+        async with self._lent(loan) as connection, connection.transaction(isolation="read_committed"):
+            loan.guarded = True
+            try:
+                yield connection
+            finally:
+                loan.guarded = False
 
     @asynccontextmanager
-    async def _lent(self, patience: timedelta, *, to_strangers: bool) -> AsyncIterator[Lent]:
+    async def _lent(self, loan: Loan) -> AsyncIterator[Lent]:
         with _connecting(self._url):
             connection = await self._pool.acquire()
         try:
-            loan = Loan(patience.total_seconds(), to_strangers=to_strangers)
             connection.lend(loan)  # type: ignore[attr-defined] # the proxy forwards it
             yield connection
         finally:
@@ -214,3 +220,7 @@ class Manager:
         except (PostroadError, asyncpg.PostgresError, TimeoutError):
             return False
         return True
+
+
+def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:
+    return Loan(patience.total_seconds(), to_strangers=to_strangers)

@@ -1,0 +1,78 @@
+"""The gears of a consumer: whether its deliveries share transactions or run in one of their own each."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from postroad.clock import seconds
+
+if TYPE_CHECKING:
+    from postroad.clock import Clock
+
+FAST_BELOW: Final = seconds(0.005)
+SLOW_ABOVE: Final = seconds(0.008)
+MEAN_OF: Final = 100
+"""Handler durations in the moving mean. The first few count as if there were more: a cold start is no habit."""
+
+AGE: Final = seconds(0.05)
+"""A group that is older commits after the handler that runs."""
+
+MOST: Final = 32
+PENALTY: Final = seconds(60)
+"""How long a consumer whose groups keep ending early runs in the slow gear."""
+
+_LEAST_OF: Final = 20
+_BROKEN: Final = 3
+_OF_GROUPS: Final = 20
+
+
+class Gears:
+    """Chooses the gear of one consumer in one process, with hysteresis: fast below 5 ms, slow above 8 ms."""
+
+    def __init__(self, clock: Clock, *, allowed: bool) -> None:
+        """Start in the fast gear where it is `allowed`."""
+        self._clock = clock
+        self._allowed = allowed
+        self._quick = True
+        self._durations: deque[float] = deque(maxlen=MEAN_OF)
+        self._sum = 0.0
+        self._endings: deque[bool] = deque(maxlen=_OF_GROUPS)
+        self._penalty_until = 0.0
+
+    @property
+    def fast(self) -> bool:
+        """Whether deliveries are grouped now."""
+        if not self._allowed or not self._quick:
+            return False
+        return self._penalty_until == 0.0 or self._clock.monotonic() >= self._penalty_until
+
+    @property
+    def size(self) -> int:
+        """How many deliveries a group takes: as many as end within its age, if they go on as they did."""
+        mean = self._mean()
+        return MOST if mean * MOST <= AGE.total_seconds() else max(2, int(AGE.total_seconds() / mean))
+
+    def took(self, duration: float) -> None:
+        """A handler took so many seconds."""
+        durations = self._durations
+        if len(durations) == MEAN_OF:
+            self._sum -= durations[0]
+        durations.append(duration)
+        self._sum += duration
+        limit = SLOW_ABOVE if self._quick else FAST_BELOW
+        self._quick = self._mean() < limit.total_seconds()
+
+    def ended(self, *, early: bool) -> None:
+        """A group ended; `early` where something other than a member's own failure or its age ended it."""
+        self._endings.append(early)
+        if early and sum(self._endings) >= _BROKEN:
+            self.punish()
+
+    def punish(self) -> None:
+        """Run in the slow gear for a minute."""
+        self._endings.clear()
+        self._penalty_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def _mean(self) -> float:
+        return self._sum / max(len(self._durations), _LEAST_OF)

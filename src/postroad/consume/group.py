@@ -1,0 +1,227 @@
+"""The fast gear: several deliveries of one consumer in one transaction, each handler in a savepoint of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from postroad.clock import seconds
+from postroad.consume import inbox
+from postroad.consume.attempt import MARKED, REACHED, Outcome, connection_like, returned
+from postroad.consume.gears import AGE
+from postroad.consume.handler import HandlerRun
+from postroad.consume.inbox import Claim
+from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, demoted, passed, planned
+from postroad.failures import sqlstates
+from postroad.signals.catalog import DeliveriesCommitted
+from postroad.sql.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from postroad.consume.attempt import Attempts
+    from postroad.consume.consumer import Consumer
+    from postroad.sql.statement import Pipeline
+
+PATIENCE: Final = seconds(0.02)
+"""How long a statement of a group waits for a lock: members before it hold theirs, and others may wait for those."""
+
+STALLED: Final = seconds(1)
+
+ENTER: Final = Statement("SAVEPOINT postroad_member", command=True)
+LEAVE: Final = Statement(
+    # What the handler deferred is checked here, where it can still be told whose fault it is. One round trip.
+    "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED; "
+    "RELEASE SAVEPOINT postroad_member; SAVEPOINT postroad_member",
+    command=True,
+)
+UNDO: Final = Statement("ROLLBACK TO SAVEPOINT postroad_member; RELEASE SAVEPOINT postroad_member", command=True)
+
+_NEEDS_ITS_OWN: Final = frozenset({"55P03", "40P01", "40001"})
+"""Lock time-out, deadlock, serialization: what sharing a transaction brings about. Alone it may well succeed."""
+
+_HANDLER_COMMITTED: Final = frozenset({"25P01", "3B001"})
+"""No transaction, no such savepoint: a handler ended ours, past the guard."""
+
+_CLAIMED: Final = {Claim.DUPLICATE: Passage.DUPLICATE, Claim.BUSY: Passage.BUSY}
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """What became of the deliveries of a group: those with an outcome, those for the next group, those to run alone."""
+
+    settled: Sequence[tuple[Arrival, Outcome, float]]
+    later: Sequence[Arrival]
+    alone: Sequence[Arrival]
+
+
+@dataclass(slots=True)
+class _Book:
+    """What the members of an open group came to; it counts once the transaction is committed."""
+
+    attempts: Attempts
+    began: float
+    ended: list[tuple[HandlerRun, Outcome]] = field(default_factory=list)
+    plans: list[tuple[Arrival, Plan]] = field(default_factory=list)
+    fresh: list[HandlerRun] = field(default_factory=list)
+    at: int = 0
+    later: list[HandlerRun] = field(default_factory=list)
+    alone: list[HandlerRun] = field(default_factory=list)
+
+    def is_old(self) -> bool:
+        """Whether the group commits before it runs another member."""
+        return self.attempts.clock.monotonic() - self.began >= AGE.total_seconds()
+
+    def reached(self, run: HandlerRun, passage: Passage) -> None:
+        """`run` came so far."""
+        self.ended.append((run, Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")))
+
+    def judged(self, run: HandlerRun, error: Exception) -> Plan | None:
+        """`run` failed by itself: what becomes of it; None means: given back, uncharged."""
+        attempts, arrival = self.attempts, run.arrival
+        verdict = attempts.judge(run.error or error, arrival)
+        plan = planned(attempts.consumer, arrival, verdict, chance=attempts.chance())
+        if plan is None:
+            self.ended.append((run, returned(verdict)))
+        else:
+            self.ended.append((run, Outcome(MARKED[plan.mark], plan.verdict.reason)))
+            self.plans.append((arrival, plan))
+        return plan
+
+
+def grouped(schema: str, consumer: Consumer[Any], runs: Sequence[HandlerRun], book: _Book) -> Pipeline[None]:
+    """One inbox claim for all, then each handler between two savepoints, until the group is old or somebody ends it.
+
+    A member's own failure costs its effects alone, and its mark is changed here. Whoever needs a transaction of his
+    own, and whoever comes after him, has his mark taken back. Any error that comes out has broken the group.
+    """
+    found = yield from inbox.claim_many(schema, consumer.name, [_key(run) for run in runs], patience=PATIENCE)
+    for run in runs:
+        claim = found[_key(run)]
+        if claim is Claim.FRESH:
+            book.fresh.append(run)
+        else:
+            book.reached(run, _CLAIMED[claim])
+    if not book.fresh:
+        return
+    yield ENTER
+    for at, run in enumerate(book.fresh):
+        book.at = at
+        if at and book.is_old():
+            book.later = book.fresh[at:]
+            break
+        if not (yield from _member(schema, consumer, run, book)):
+            book.alone = book.fresh[at:]
+            break
+    unreached = [_key(run) for run in (*book.later, *book.alone)]
+    if unreached:
+        yield from inbox.forget(schema, consumer.name, unreached)
+
+
+def _member(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -> Pipeline[bool]:
+    """Run one member; False where it must run alone, and the group is at its end."""
+    try:
+        passage = yield from passed(schema, consumer, run.arrival, run)
+        yield LEAVE
+    except Exception as error:  # noqa: BLE001 - the border around the author's handler
+        yield UNDO
+        if run.limited or not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error)):
+            return False
+        yield from demoted(schema, consumer, run.arrival, book.judged(run, error))
+        yield ENTER
+    else:
+        book.reached(run, passage)
+    return True
+
+
+class Group:
+    """Runs the groups of one consumer, one at a time.
+
+    Nothing of a group is told, and nothing may be acked, before its commit. Whatever ends a group but its age and
+    its members' own failures charges nobody: its members come back to be run alone. Told of a lost connection it
+    does not ask whether the commit was reached: the inbox knows, when they run again.
+    """
+
+    def __init__(self, attempts: Attempts) -> None:
+        """Group for `attempts.consumer`."""
+        self._attempts = attempts
+        self._open_since: float | None = None
+
+    def stalled(self, now: float) -> bool:
+        """Whether a member keeps the group open so long that the others should not wait for it."""
+        return self._open_since is not None and now - self._open_since > STALLED.total_seconds()
+
+    async def settle(self, arrivals: Sequence[Arrival]) -> Parting:
+        """Take identified and validated deliveries to their outcomes. Cancellation rolls back and comes out.
+
+        A lone one shares nothing, and has a transaction like that of the slow gear.
+        """
+        attempts = self._attempts
+        first, copies = _distinct(arrivals)
+        self._open_since = attempts.clock.monotonic()
+        try:
+            if len(first) > 1:
+                return await self._together(first, copies, began=self._open_since)
+            outcome = await attempts.settle(first[0])
+            taken = attempts.clock.monotonic() - self._open_since
+            return Parting([(first[0], outcome, taken)], copies, ())
+        finally:
+            self._open_since = None
+
+    async def _together(self, first: Sequence[Arrival], copies: Sequence[Arrival], *, began: float) -> Parting:
+        attempts = self._attempts
+        runs = [HandlerRun(attempts.around, arrival) for arrival in first]
+        book = _Book(attempts, began)
+        try:
+            async with attempts.transactions.begin() as unit:
+                for run in runs:
+                    run.unit = unit
+                await unit.drive(grouped(attempts.schema, attempts.consumer, runs, book))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about by running alone
+            if any(run.error is not None for run in runs) or not connection_like(error):
+                attempts.gears.ended(early=True)
+            if not _HANDLER_COMMITTED.isdisjoint(sqlstates(error)):
+                await self._take_back(book)
+            for run in runs:
+                attempts.lost_again(run)
+            return Parting((), copies, first)
+        finally:
+            for run in runs:
+                run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
+        attempts.gears.ended(early=bool(book.alone))
+        return self._told(book, copies)
+
+    def _told(self, book: _Book, copies: Sequence[Arrival]) -> Parting:
+        attempts = self._attempts
+        marked = sum(outcome.end in _MARKING for _, outcome in book.ended)
+        if marked:
+            attempts.signals.emit(DeliveriesCommitted(attempts.consumer.name, marked))
+        for arrival, plan in book.plans:
+            attempts.tell(arrival, plan)
+        settled = [(run.arrival, outcome, run.seconds) for run, outcome in book.ended]
+        later = [*(run.arrival for run in book.later), *copies]
+        return Parting(settled, later, [run.arrival for run in book.alone])
+
+    async def _take_back(self, book: _Book) -> None:
+        """A handler committed, and with it the marks of those that have not run: they are taken back at once."""
+        attempts = self._attempts
+        early = [_key(run) for run in book.fresh[book.at + 1 :]]
+        async with attempts.transactions.begin() as unit:
+            await unit.drive(inbox.forget(attempts.schema, attempts.consumer.name, early))
+
+
+_MARKING: Final = frozenset({REACHED[Passage.HANDLED], *MARKED.values()})
+
+
+def _key(run: HandlerRun) -> UUID:
+    key = run.arrival.message_key
+    assert key is not None
+    return key
+
+
+def _distinct(arrivals: Sequence[Arrival]) -> tuple[list[Arrival], list[Arrival]]:
+    """The first of each message, and the copies: they wait for its outcome."""
+    first: dict[UUID | None, Arrival] = {}
+    copies = [arrival for arrival in arrivals if first.setdefault(arrival.message_key, arrival) is not arrival]
+    return [*first.values()], copies

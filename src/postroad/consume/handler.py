@@ -1,0 +1,209 @@
+"""The author's handler: called once inside the transaction of its delivery, within its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from postroad.clock import seconds
+from postroad.consume.delivery import Delivery, Resources
+from postroad.errors import PostroadError
+from postroad.events.cause import Cause, cause
+from postroad.signals.catalog import HandlerStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from postroad.clock import Clock
+    from postroad.consume.consumer import Consumer
+    from postroad.consume.gears import Gears
+    from postroad.consume.pipeline import Arrival, Passage
+    from postroad.signals import Signals
+    from postroad.sql.drive import Unit
+
+LET_GO: Final = seconds(2)
+"""How long a handler that was told to stop may take; after that its connection is cut."""
+
+LIMIT: Final = "PR506"
+"""The code of a handler that exceeded its time limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every run of one consumer's handler shares in a process."""
+
+    consumer: Consumer[Any]
+    resources: Resources
+    signals: Signals
+    clock: Clock
+    gears: Gears
+    running: set[HandlerRun] = field(default_factory=set)
+
+
+class HandlerRun:
+    """The author's handler, called once inside the transaction."""
+
+    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "unit")
+
+    def __init__(self, around: Surroundings, arrival: Arrival) -> None:
+        self._around = around
+        self._deadline = 0.0
+        self.arrival = arrival
+        self.unit: Unit[Any] | None = None
+        self.error: BaseException | None = None
+        self.limited = False
+        self.lost = False
+        self.seconds = 0.0
+
+    async def watched(self, passing: Awaitable[Passage]) -> Passage:
+        """Wait for the pipeline that calls this."""
+        return await passing
+
+    async def __call__(self) -> None:
+        """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
+        around, arrival = self._around, self.arrival
+        consumer = around.consumer
+        limit = consumer.max_runtime.total_seconds()
+        began = around.clock.monotonic()
+        self._deadline = began + limit + LET_GO.total_seconds()
+        around.running.add(self)
+        around.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
+        delivery, origin = self._delivery(), self._cause()
+        timer = asyncio.timeout(limit)
+        try:
+            with cause(origin):
+                handling: Any = consumer.function(arrival.event, delivery)
+                await _within(timer, handling)
+        except BaseException as error:
+            self.limited = self.limited or timer.expired()
+            self.lost = self.unit is not None and self.unit.lost
+            self.error = self._translated(error)
+            if self.error is error:
+                raise
+            raise self.error from None
+        finally:
+            around.running.discard(self)
+            self.seconds = around.clock.monotonic() - began
+            around.gears.took(self.seconds)
+
+    def overdue(self, now: float) -> bool:
+        """Whether it goes on although it was told to stop a while ago."""
+        return now >= self._deadline
+
+    def cut(self) -> None:
+        """Cut its connection."""
+        self.limited = True
+        if self.unit is not None and not self.unit.lost:
+            self.unit.terminate()
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if self.limited and not isinstance(error, asyncio.CancelledError):
+            return _overtime(self._around.consumer)
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
+            # Nobody cancelled us: something that the handler awaited was. An ordinary failure of its own.
+            return RuntimeError("something that the handler awaited was cancelled")
+        return error
+
+    def _delivery(self) -> Delivery[Any]:
+        arrival, envelope, unit = self.arrival, self.arrival.envelope, self.unit
+        assert envelope is not None
+        assert unit is not None
+        assert arrival.message_key is not None
+        return Delivery(
+            tx=unit.tx, consumer=self._around.consumer.name, id=envelope.id, source=envelope.source,
+            type=envelope.type, version=envelope.version, key=envelope.key, sequence=envelope.sequence,
+            occurred_at=envelope.time, recorded_at=envelope.recorded,
+            correlation_id=envelope.correlation_id or envelope.id, causation_id=envelope.causation_id,
+            message_key=arrival.message_key, attempt=arrival.attempt, redelivered=arrival.redelivered,
+            resources=self._around.resources,
+        )  # fmt: skip
+
+    def _cause(self) -> Cause:
+        envelope = self.arrival.envelope
+        assert envelope is not None
+        return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
+
+
+class ThreadRun(HandlerRun):
+    """The author's ``def`` handler, called once on the thread of its transaction, while the loop watches the time.
+
+    At its time limit the waiting is cancelled, which cuts the connection (see `PsycopgTransactions`): the handler may
+    go on, but commits nothing. Its outcome is the loop's from then on, whatever the thread comes back with.
+    """
+
+    __slots__ = ("_ended", "_left", "_loop", "_started", "_timer")
+
+    def __init__(self, around: Surroundings, arrival: Arrival) -> None:
+        super().__init__(around, arrival)
+        self._deadline = float("inf")  # The timer sees to it.
+        self._loop = asyncio.get_running_loop()
+        self._timer = asyncio.timeout(None)
+        self._started = self._ended = self._left = False
+
+    @override
+    async def watched(self, passing: Awaitable[Passage]) -> Passage:
+        """Wait for the pipeline, and no longer than the handler's time limit from its start."""
+        running = self._around.running
+        running.add(self)
+        try:
+            async with self._timer:
+                return await passing
+        except TimeoutError:
+            if not self._timer.expired():
+                raise
+            self.limited = self.lost = True
+            self.error = _overtime(self._around.consumer)
+            raise self.error from None
+        finally:
+            self._left = True
+            if self._ended or not self._started:
+                running.discard(self)
+
+    @override
+    def __call__(self) -> Any:
+        """Run it, on its thread; not awaited."""
+        around, arrival = self._around, self.arrival
+        self._started = True
+        around.signals.emit(HandlerStarted(around.consumer.name, arrival.event_type, arrival.attempt))
+        self._soon(self._arm)
+        try:
+            with cause(self._cause()):
+                return around.consumer.function(arrival.event, self._delivery())
+        except BaseException as error:
+            stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
+            failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error
+            if not self._left:
+                self.lost = self.unit is not None and self.unit.lost
+                self.error = failure
+            if stops:
+                raise failure from None
+            raise
+        finally:
+            self._ended = True
+            if self._left:
+                self._soon(lambda: around.running.discard(self))
+
+    def _arm(self) -> None:
+        if not self._left:
+            self._timer.reschedule(self._loop.time() + self._around.consumer.max_runtime.total_seconds())
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop may be gone by the time that a stuck handler returns.
+            self._loop.call_soon_threadsafe(act)
+
+
+def _overtime(consumer: Consumer[Any]) -> PostroadError:
+    limit = consumer.max_runtime.total_seconds()
+    return PostroadError(LIMIT, f"the handler of consumer {consumer.name!r} ran longer than {limit:g} s")
+
+
+async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:
+    async with timer:
+        await handling
+    if timer.expired():  # It swallowed the cancellation and returned.
+        raise TimeoutError
