@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from postroad.errors import UsageError
 from postroad.events import Producer, event_type_of
-from postroad.events.envelope import CONTENT_TYPE, decode, encode, key_hash, message_key, shard_of
+from postroad.events.envelope import CONTENT_TYPE, MAX_PAYLOAD_BYTES, decode, encode, key_hash, message_key, shard_of
 
 GOLDEN = Path(__file__).parent / "golden"
 ID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
@@ -123,3 +124,23 @@ def test_hashes_and_shards_never_change():
     assert key_hash("UA-1545") == 4264022375109332159
     assert shard_of(-1) == 15
     assert {shard_of(key_hash(str(number))) for number in range(500)} == set(range(16))
+
+
+def test_what_may_be_declared_is_read_by_every_consumer_and_no_more_may_be():
+    @envelopes.event("flight.logged", version=1, max_bytes=MAX_PAYLOAD_BYTES)
+    class Logged(BaseModel):
+        """A flight's log was written."""
+
+        text: str = Field(description="The log.")
+
+    longest = '"' * 255  # Two bytes each in JSON.
+    text = "x" * (MAX_PAYLOAD_BYTES - len('{"text":""}'))
+    now = datetime(2026, 2, 3, tzinfo=UTC)
+    body = encode(
+        event_type_of(Logged), Logged(text=text), id=ID, occurred=now, recorded=now, correlation=longest,
+        causation=longest, key=longest, sequence=7, traceparent=longest,
+    )  # fmt: skip
+    assert len(json.loads(body)["data"]["text"]) == len(text)
+    assert decode(body, content_type=CONTENT_TYPE, headers={}).data["text"] == text
+    with pytest.raises(UsageError, match=f"from 1 to {MAX_PAYLOAD_BYTES}"):
+        envelopes.event("flight.recorded", version=1, max_bytes=MAX_PAYLOAD_BYTES + 1)(Logged)

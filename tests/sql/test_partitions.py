@@ -104,6 +104,37 @@ async def test_an_open_transaction_on_the_default_makes_days_busy_and_blocks_no_
     assert (await make_ahead(runtime, schema="postroad", days=4))["made"] == 2
 
 
+SLOW = """
+CREATE OR REPLACE FUNCTION postroad.make_partition(parent text, day date) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF parent = 'event_90' THEN
+        LOCK TABLE postroad.event_90_rest IN ACCESS EXCLUSIVE MODE;
+        PERFORM pg_sleep(3);
+    END IF;
+    RETURN 'made';
+END $$;
+GRANT ALL ON postroad.event_90_rest TO pr_runtime
+"""
+
+
+@pytest.mark.timeout(60)
+async def test_a_default_that_takes_long_to_read_holds_up_an_author_once_and_shortly(
+    open_one, author_url, database
+) -> None:
+    """Attaching reads the DEFAULT under its lock: here it takes three seconds a day, as over millions of rows."""
+    owner, runtime, author = await open_one(database), await open_one(), await open_one(author_url)
+    await owner.execute(SLOW)
+    making = asyncio.ensure_future(make_ahead(runtime, schema="postroad", days=7))
+    slowest = 0.0
+    while not making.done():
+        before = time.monotonic()
+        await author.execute(LOG, uuid4(), midday(301))
+        slowest = max(slowest, time.monotonic() - before)
+    outcome = await making
+    assert (outcome["made"], outcome["busy"]) == (5 * 5, 5), "the others go on"
+    assert slowest < 1.5
+
+
 @pytest.mark.sabotage
 async def test_without_the_lock_time_out_an_author_waits_for_maintenance(open_one, author_url, database) -> None:
     runtime, holder, author = await open_one(), await open_one(author_url), await open_one(author_url)

@@ -196,6 +196,32 @@ async def test_quarantined_twice_is_kept_once_by_key_or_by_bytes(here, sql):
     await assert_kept_once(here, sql)
 
 
+async def test_messages_without_identity_are_told_apart_by_all_that_they_carry_but_not_by_their_way(here, sql):
+    async def keep(**fields):
+        return await here.run(store.quarantine(SCHEMA, queue="q", key=None, wire=wire(b"1", **fields), verdict=VERDICT))
+
+    assert await keep() is True
+    for fields in (
+        {"headers": {"ce-id": "order-1", "a": 1}}, {"headers": {"ce-id": "order-2"}}, {"headers": {"x-mine": 1}},
+        {"content_type": "text/json"}, {"exchange": "shop.events"}, {"routing_key": "shop.order.placed.v1"},
+    ):  # fmt: skip
+        assert await keep(**fields) is True
+        assert await keep(**fields) is False
+    again = {"a": 1, "ce-id": "order-1", "x-delivery-count": 2, "x-death": [{"count": 1}], "x-first-death-queue": "q"}
+    assert await keep(headers=again) is False
+
+
+async def test_claimed_rows_without_a_key_never_stand_for_one_another(here, sql):
+    for _ in range(2):
+        work = store.delay(
+            SCHEMA, queue="q", key=None, wire=wire(), verdict=VERDICT, attempt=1, run_in=seconds(0), kind="job"
+        )
+        await here.run(work)
+        row = await claim_one(here)
+        assert await here.run(store.quarantine_claimed(SCHEMA, row.id, row.token, verdict=VERDICT, attempt=2))
+    assert await sql.fetchval("SELECT count(*) FROM quarantine WHERE key IS NULL") == 2
+
+
 @pytest.mark.sabotage
 @pytest.mark.parametrize("index", ["quarantine_open_key", "quarantine_open_digest"])
 async def test_sabotage_without_the_unique_index_quarantine_doubles(here, sql, index):

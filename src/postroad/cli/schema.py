@@ -60,3 +60,5 @@ def maintain(*, json: show.AsJson = False) -> None:
         show.document(asdict(done))
     else:
         show.line(f"partitions: {done.made} made, {done.days_ahead} days ahead, {done.kept} kept, {done.busy} busy")
+        if done.busy:
+            show.line("busy ones are tried again by the next run; if they stay so, a DEFAULT partition is too full")

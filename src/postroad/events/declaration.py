@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import BaseModel, PydanticUserError, RootModel
 
+from postroad.events.envelope import MAX_PAYLOAD_BYTES
 from postroad.events.event_type import adapter_of
 from postroad.events.fields import FieldFact, walk
 from postroad.events.sensitive import is_credential, is_marked, is_secret_type
@@ -19,7 +20,6 @@ from postroad.events.tense import is_past
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _RESERVED: Final = frozenset({"amq", "postroad"})
 _MAX_INTEGER: Final = 2**31 - 1  # A CloudEvents Integer is a signed 32-bit number.
-_MAX_BODY: Final = 8 * 1024 * 1024
 _REFERENCE: Final = "publish a reference, and let consumers ask the owner"
 
 Problem = tuple[str, str]
@@ -73,8 +73,8 @@ def choice_problem(name: str, value: object, choices: type[StrEnum]) -> Iterator
 
 def limit_problem(max_bytes: object) -> Iterator[Problem]:
     """What is wrong with a limit of bytes."""
-    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or not 1 <= max_bytes <= _MAX_BODY:
-        yield "PR102", f"max_bytes must be an integer from 1 to {_MAX_BODY}"
+    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or not 1 <= max_bytes <= MAX_PAYLOAD_BYTES:
+        yield "PR102", f"max_bytes must be an integer from 1 to {MAX_PAYLOAD_BYTES}"
 
 
 def model_problems(model: object) -> Iterator[Problem]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
 MAX_BODY_BYTES: Final = 1_048_576
+"""The largest body that a consumer reads."""
+MAX_PAYLOAD_BYTES: Final = MAX_BODY_BYTES - 16_384
+"""The largest payload that may be declared: with its attributes, however they are quoted, it fits into a body."""
 SHARDS: Final = 16
 SEQUENCE_DIGITS: Final = 20
 

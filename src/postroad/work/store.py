@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.leases import advance, lapsed
 from postroad.sql import Pipeline, queries
-from postroad.work.wire import Wire, headers_from_json, headers_to_json, kept
+from postroad.work.wire import Wire, digest, headers_from_json, headers_to_json, kept
 
 if TYPE_CHECKING:
     from postroad.failures import Verdict
@@ -135,12 +135,13 @@ def quarantine(
 ) -> Pipeline[bool]:  # fmt: skip
     """Keep a message until a person decides; whether it was new.
 
-    While one is open for `(queue, key)`, or for the same bytes where `key` is None, a repeat changes nothing.
+    While one is open for `(queue, key)`, or where `key` is None for the same message (`digest`), a repeat changes
+    nothing.
     `kind` is delivery, event, job or dead-letter.
     """
     rows = yield QUERIES.statement(
         "quarantine", schema, kind, queue, kept(key), *_judgement(verdict), attempt, *_properties(wire),
-        _entry(verdict, attempt),
+        _entry(verdict, attempt), digest(wire),
     )  # fmt: skip
     return bool(rows)
 

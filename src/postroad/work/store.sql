@@ -56,13 +56,14 @@ INSERT INTO {schema}.quarantine
     (kind, queue, key, digest, class, code, fingerprint, error_type, reason, attempt,
      event_type, body, content_type, headers, exchange, routing_key, history)
 VALUES
-    ($1, $2, $3, sha256($11), $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text::jsonb, $14, $15,
+    ($1, $2, $3, $17, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text::jsonb, $14, $15,
      jsonb_build_array($16::text::jsonb || jsonb_build_object('at', clock_timestamp())))
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: quarantine_claimed
--- Moves a claimed row into quarantine, fenced; one that is kept there already under its key stands for it.
+-- Moves a claimed row into quarantine, fenced; one that is kept there already under its key stands for it. Without a key
+-- nothing does: the digest names the row.
 WITH gone AS (
     DELETE FROM {schema}.work
     WHERE id = $1 AND token = $2 AND state = 'running'
@@ -71,7 +72,7 @@ WITH gone AS (
     INSERT INTO {schema}.quarantine
         (kind, queue, key, digest, class, code, fingerprint, error_type, reason, attempt,
          event_type, body, content_type, headers, exchange, routing_key, history)
-    SELECT CASE kind WHEN 'job' THEN 'job' ELSE 'delivery' END, queue, key, sha256(body), $3, $4, $5, $6, $7, $8,
+    SELECT CASE kind WHEN 'job' THEN 'job' ELSE 'delivery' END, queue, key, sha256(convert_to('work ' || id, 'UTF8')), $3, $4, $5, $6, $7, $8,
         event_type, body, content_type, headers, exchange, routing_key,
         history || jsonb_build_array($9::text::jsonb || jsonb_build_object('at', clock_timestamp()))
     FROM gone

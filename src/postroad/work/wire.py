@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import re
@@ -14,6 +15,8 @@ from typing import Any, Final
 
 _DEPTH: Final = 16
 _UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_BROKERS: Final = re.compile("x-(?:death|delivery-count|acquired-count|(?:first|last)-death-.*)|postroad-.*", re.DOTALL)
+"""Headers that tell of the way of a message, not of what it is: a copy that took another is still a copy."""
 _MARKS: Final = frozenset({"$bytes", "$text", "$time", "$decimal", "$float", "$table"})
 
 
@@ -32,18 +35,30 @@ class Wire:
     event_type: str | None = None
 
 
+def digest(wire: Wire) -> bytes:
+    """SHA-256 of all by which a message without an identity of its own can be told from another.
+
+    That is body, content type, exchange, routing key and headers, in which binary mode has an event's id; not the
+    headers in which the broker counts, which differ in every redelivery of one message.
+    """
+    headers = {name: value for name, value in wire.headers.items() if not _BROKERS.fullmatch(str(name))}
+    told = json.dumps([wire.content_type, wire.exchange, wire.routing_key, headers_to_json(headers, sort=True)])
+    return hashlib.sha256(hashlib.sha256(wire.body).digest() + told.encode()).digest()
+
+
 def kept(text: str | None) -> str | None:
     """`text` without what a PostgreSQL text cannot hold: NUL and lone surrogates become U+FFFD."""
     return None if text is None else _UNKEEPABLE.sub("\ufffd", text)
 
 
-def headers_to_json(headers: Mapping[str, Any]) -> str:
+def headers_to_json(headers: Mapping[str, Any], *, sort: bool = False) -> str:
     """Headers as JSON that any database can hold; `headers_from_json` gives the same values back.
 
     What JSON or PostgreSQL has no form for (bytes, times, decimals, NUL in a text) is written as an object with one
     ``$`` key. Tables nested deeper than 16 are cut off: nothing that a person sends looks like that.
     """
-    return json.dumps({kept(str(name)): _to_json(value, 1) for name, value in headers.items()}, allow_nan=False)
+    table = {kept(str(name)): _to_json(value, 1) for name, value in headers.items()}
+    return json.dumps(table, allow_nan=False, sort_keys=sort)
 
 
 def headers_from_json(stored: str | Mapping[str, Any]) -> dict[str, Any]:
