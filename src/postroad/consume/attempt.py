@@ -11,7 +11,7 @@ from postroad.clock import seconds
 from postroad.consume.delivery import Delivery, Resources
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, handled, kept, planned, validated
+from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, dated, exhausted, handled, kept, planned, validated
 from postroad.errors import LeaseLost, PostroadError
 from postroad.events.cause import Cause, cause
 from postroad.failures import FailureClass, Rules, Verdict, classify
@@ -100,7 +100,7 @@ class Attempts:
 
     async def settle(self, arrival: Arrival) -> Outcome:
         """Take an identified message to its outcome. Cancellation rolls back and comes out."""
-        arrival = arrival if arrival.refusal is not None else validated(arrival)
+        arrival = arrival if arrival.refusal is not None else validated(dated(arrival, now=self.clock.now()))
         if arrival.refusal is not None:
             return await self._keep(arrival, self._judge(arrival.refusal, arrival))
         verdict = exhausted(self.consumer, arrival)
