@@ -69,7 +69,7 @@ SELECT CASE WHEN EXISTS (SELECT FROM {schema}.inbox WHERE at < $1::timestamptz)
 -- Deletes marks older than $3 from the pages $1 to $2, at most $4, but for those of open rows; first it says for each
 -- consumer up to where they are gone, with $5 for clocks that differ.
 WITH old AS MATERIALIZED (
-    SELECT mark.consumer, mark.message_key, mark.at
+    SELECT mark.ctid, mark.consumer, mark.at
       FROM {schema}.inbox AS mark
      WHERE mark.ctid >= format('(%s,0)', $1::bigint)::tid AND mark.ctid < format('(%s,0)', $2::bigint)::tid
        AND mark.at < $3::timestamptz
@@ -89,8 +89,7 @@ WITH old AS MATERIALIZED (
        SET low_water = greatest(standing.low_water, excluded.low_water), changed_at = now()
 )
 DELETE FROM {schema}.inbox AS mark
- USING old
- WHERE mark.consumer = old.consumer AND mark.message_key = old.message_key AND mark.at = old.at
+ WHERE mark.ctid = ANY (ARRAY(SELECT old.ctid FROM old)) AND mark.at < $3::timestamptz
 RETURNING mark.consumer;
 
 -- name: ensure

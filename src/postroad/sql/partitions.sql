@@ -24,7 +24,7 @@ SELECT coalesce(min(ahead), 60)::int
 SELECT parent.name AS parent, day.day
   FROM unnest(ARRAY['event_7', 'event_30', 'event_90', 'event_400', 'finished']) AS parent (name)
   JOIN pg_inherits AS child ON child.inhparent = to_regclass(format('%I.%I', $1::text, parent.name))
-  JOIN pg_class AS leaf ON leaf.oid = child.inhrelid AND leaf.relname ~ ('^' || parent.name || '_[0-9]{8}$')
+  JOIN pg_class AS leaf ON leaf.oid = child.inhrelid AND leaf.relname ~ ('^' || parent.name || '_[0-9]+$')
  CROSS JOIN LATERAL (SELECT to_date(right(leaf.relname, 8), 'YYYYMMDD') AS day) AS day
  WHERE day.day + 1 + {schema}.kept_days(parent.name) <= (now() AT TIME ZONE 'UTC')::date
  ORDER BY day.day, parent.name;

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from postroad.sql.partitions import QUERIES, Connection
+from postroad.sql.partitions import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
+
+    from postroad.sql.asyncpg import Connection
 
 TRIES: Final = 3
 """How often a round tries a partition that somebody holds; the next round tries again."""
