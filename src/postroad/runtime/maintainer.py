@@ -56,20 +56,20 @@ class Maintainer:
         ready.up()
         try:
             while not stop.is_set():
-                worked = await self._turn()
+                worked = await self._turn(stop)
                 await _wait(stop, EVERY_SECONDS if worked else LOOK_SECONDS)
         finally:
             lease, self._lease = self._lease, None
             if lease is not None:
                 await asyncio.shield(self._keeper.release_many([lease]))
 
-    async def _turn(self) -> bool:
+    async def _turn(self, stop: asyncio.Event) -> bool:
         try:
             if self._lease is None or not self._lease.held:
                 self._lease = await self._keeper.acquire(LEASE, ttl=self._ttl, on_lost=self._lost)
             if self._lease is None:
                 return False
-            await self.maintain()
+            await self._maintain(stop)
         except Unavailable:
             return False
         return True
@@ -77,12 +77,11 @@ class Maintainer:
     def _lost(self, _lease: Lease) -> None:
         self._lease = None
 
-    async def maintain(self) -> None:
-        """Do one round, and report what it did and how many days lie ahead."""
+    async def _maintain(self, stop: asyncio.Event) -> None:
         done: Maintained | None = None
         ahead, schema = 0, self._manager.schema
         async with self._manager.connection() as connection:
-            upkeep = Upkeep(connection, schema, now=self._clock.now(), remember=self._remember)
+            upkeep = Upkeep(connection, schema, now=self._clock.now(), remember=self._remember, stopped=stop.is_set)
             try:
                 done = await upkeep.round(marks=self._rounds % MARKS_EVERY == 0)
             except asyncpg.InsufficientPrivilegeError:

@@ -54,14 +54,15 @@ class Maintained:
 class Upkeep:
     """A round on one connection, outside any transaction; `now` is the process's clock, `remember` the inbox's window.
 
-    Every act is short, waits at most 50 ms for a lock, and is safe to repeat and to run beside others. A crash between
-    two leaves the rest to the next round.
+    Once `stopped` says so, no further batch is begun. Every act is short, waits at most 50 ms for a lock on the log,
+    and is safe to repeat and to run beside others. A crash between two leaves the rest to the next round.
     """
 
     connection: Connection
     schema: str
     now: datetime
     remember: timedelta
+    stopped: Callable[[], bool] = lambda: False
     hand: AsyncpgHand = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class Upkeep:
     async def _batches(self, act: Callable[[], Pipeline[int]]) -> int:
         """Repeat `act` until a batch is not full; how many rows in all."""
         count, full = 0, True
-        while full:
+        while full and not self.stopped():
             deleted = await drive(act(), self.hand)
             count += deleted
             full = deleted >= retention.BATCH
