@@ -16,6 +16,7 @@ CODES: Final[dict[str, str]] = {
     "PR109": "the event is not declared by its producer",
     "PR110": "a process was forked after its App had started",
     "PR111": "a handler tried to control its transaction",
+    "PR112": "a row of quarantine cannot be tried again",
     "PR201": "a setting is missing or not valid",
     "PR202": "the schema is missing",
     "PR203": "the schema is older than this release needs",
@@ -35,6 +36,7 @@ CODES: Final[dict[str, str]] = {
     "PR507": "the retry budget is spent",
     "PR508": "a body that must exist is missing from the log",
     "PR509": "the broker refuses an event for good",
+    "PR510": "a delivery is older than what its consumer remembers",
 }
 """Every code and its meaning; ``docs/errors.md`` lists the same, and a test compares the two."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_an_internal_error_is_one_line_and_its_traceback_is_asked_for(monkeypatc
 
 def test_migrate_says_what_it_applied_and_is_safe_to_repeat(empty_database: str) -> None:
     given = {"POSTROAD_DATABASE_URL": empty_database, "POSTROAD_SCHEMA": "road"}
-    assert document(postroad("migrate", "--json", **given)) == {"schema": "road", "applied": [1]}
+    assert document(postroad("migrate", "--json", **given)) == {"schema": "road", "applied": [1, 2]}
     assert document(postroad("migrate", "--json", **given)) == {"schema": "road", "applied": []}
     assert postroad("migrate", **given).stdout == "schema road: up to date\n"
 
@@ -152,6 +153,39 @@ def test_maintain_makes_partitions_ahead(database: str) -> None:
     assert document(postroad("maintain", "--json", POSTROAD_DATABASE_URL=database))["made"] == 0
 
 
+def test_maintain_says_what_it_dropped_and_what_it_kept_and_why(
+    postgres: Postgres, database: str, runtime_url: str
+) -> None:
+    name = database.rpartition("/")[2]
+    days = "(now() AT TIME ZONE 'UTC')::date - "
+    for ago in (8, 9):
+        postgres.execute(f"SELECT postroad.make_partition('event_7', {days}{ago})", database=name)
+    postgres.execute(
+        "INSERT INTO postroad.outbox (shard, place, seq, recorded, retention, route)"
+        f" VALUES (0, 1, 1, ({days}8)::timestamp AT TIME ZONE 'UTC', 7, 'a.b.done.v1');"
+        "INSERT INTO postroad.inbox VALUES ('c', gen_random_uuid(), 'handled', NULL, now() - interval '9 days'),"
+        " ('c', gen_random_uuid(), 'handled', NULL, now() - interval '6 days');"
+        "INSERT INTO postroad.lease (name, expires_at, ttl) SELECT n, now() - interval '25 hours', '10 s'"
+        " FROM unnest(ARRAY['worker:a', 'worker:b', 'dispatcher:c', 'shard:00']) AS n;"
+        "INSERT INTO postroad.work (id, queue, kind, state, worker, body, content_type)"
+        " VALUES (1, 'q', 'retry', 'running', 'worker:b', '', '')",
+        database=name,
+    )
+    given = {"POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_INBOX_DAYS": "7"}
+    done = document(postroad("maintain", "--json", **given))
+    today = datetime.now(UTC).date()
+    assert done["dropped"] == [f"event_7_{today - timedelta(days=9):%Y%m%d}"]
+    assert done["needed"] == [{"name": f"event_7_{today - timedelta(days=8):%Y%m%d}", "why": "outbox"}]
+    assert (done["held"], done["events"], done["marks"], done["leases"]) == ([], 0, 1, 2)
+    assert datetime.fromisoformat(done["marks_before"]) < datetime.now(UTC) - timedelta(days=7)
+    shown = postroad("maintain", **given).stdout.splitlines()
+    assert shown[1] == "expired: 0 partitions dropped"
+    assert "waits to be sent" in shown[2]
+    assert "0 inbox marks before" in shown[3]
+    left = postgres.execute("SELECT name FROM postroad.lease ORDER BY 1", database=name)
+    assert [row[0] for row in left] == ["shard:00", "worker:b"]
+
+
 @pytest.mark.parametrize("command", [("maintain",), ("quarantine", "list"), ("migrate",)])
 def test_settings_that_are_missing_are_one_line(command: tuple[str, ...]) -> None:
     one_line(postroad(*command), Exit.SETTINGS, "POSTROAD_DATABASE_URL", "PR201")
@@ -191,6 +225,34 @@ def test_the_quarantine_is_listed_without_bodies(postgres: Postgres, database: s
     shown = postroad("quarantine", "list", **given)
     assert "3 in quarantine" in shown.stdout
     assert "hush" not in shown.stdout
+
+
+KEPT = (
+    "INSERT INTO postroad.quarantine (kind, queue, key, digest, class, code, fingerprint, error_type, reason, body,"
+    " content_type) VALUES ('delivery', 'one', {key}, '', 'quarantine', 'PR503', 'f', 'E', 'r', 'hush', 'x')"
+    " RETURNING id"
+)
+
+
+def test_a_row_is_released_and_says_where_it_went(postgres: Postgres, database: str, runtime_url: str) -> None:
+    name, given = database.rpartition("/")[2], {"POSTROAD_DATABASE_URL": runtime_url}
+    first, second = (postgres.execute(KEPT.format(key="gen_random_uuid()"), database=name)[0][0] for _ in range(2))
+    done = document(postroad("quarantine", "retry", str(first), "--by", "ada", "--json", **given))
+    assert done.items() >= {"id": int(first), "kind": "delivery", "queue": "one", "to": "work", "by": "ada"}.items()
+    shown = postroad("dlq", "retry", str(second), **given, LOGNAME="bob").stdout
+    assert shown.startswith(f"row {second} of one: released to the work as ")
+    assert shown.endswith("by bob\n")
+    assert document(postroad("quarantine", "list", "--json", **given)) == []
+    rows = postgres.execute("SELECT resolution, resolved_by FROM postroad.quarantine ORDER BY id", database=name)
+    assert [tuple(row) for row in rows] == [("retried", "ada"), ("retried", "bob")]
+
+
+def test_a_row_that_cannot_be_released_is_one_line(postgres: Postgres, database: str, runtime_url: str) -> None:
+    given = {"POSTROAD_DATABASE_URL": runtime_url}
+    row = postgres.execute(KEPT.format(key="NULL"), database=database.rpartition("/")[2])[0][0]
+    one_line(postroad("quarantine", "retry", str(row), **given), Exit.USAGE, "no message key", "PR112")
+    one_line(postroad("quarantine", "retry", "4711", **given), Exit.USAGE, "no row 4711", "PR112")
+    one_line(postroad("quarantine", "retry", "x", **given), Exit.USAGE, "'ID'")
 
 
 # --- topology and catalog -------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from postroad.signals.catalog import (
     DeliverySettled,
     PartitionsKept,
     PublishDropped,
+    RetentionKept,
     ServiceFailed,
     ServiceReady,
     ShutdownReceipt,
@@ -306,6 +307,26 @@ async def test_the_maintainer_makes_partitions_that_are_missing_and_reports(
     assert signal.allowed
     assert signal.made >= 1
     assert signal.days_ahead >= 7
+
+
+async def test_the_maintainer_lets_go_of_what_was_kept_long_enough_and_reports(
+    postgres: Postgres, database: str, runtime_url: str, vhost: str
+) -> None:
+    postgres.execute(
+        "SELECT postroad.make_partition('event_7', (now() AT TIME ZONE 'UTC')::date - 8);"
+        "INSERT INTO postroad.inbox VALUES ('c', gen_random_uuid(), 'handled', NULL, now() - interval '36 days')",
+        database=database.rpartition("/")[2],
+    )
+    kept: asyncio.Queue[RetentionKept] = asyncio.Queue()
+
+    def hear(signal: Signal) -> None:
+        if isinstance(signal, RetentionKept):
+            kept.put_nowait(signal)
+
+    app = App("keeper", sinks=[hear], settings=settings(runtime_url, vhost, roles=frozenset({Role.MAINTAIN})))
+    async with app:
+        signal = await asyncio.wait_for(kept.get(), 20)
+    assert signal == RetentionKept(dropped=1, needed=0, held=0, rows=0, marks=1, leases=0)
 
 
 async def test_where_the_role_may_not_make_partitions_the_maintainer_says_so(

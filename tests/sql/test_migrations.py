@@ -13,6 +13,7 @@ from postroad.sql import migrations
 from postroad.sql.migrations import CODE_NUMBER, Migration, Roles, check, migrate, script, steps
 
 ROLES = Roles(runtime="pr_runtime", author="pr_author")
+ALL = list(range(1, CODE_NUMBER + 1))
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_steps_are_numbered_from_one_without_a_gap_and_the_code_knows_the_last()
 
 
 async def test_migrating_again_changes_nothing(empty_database, superuser) -> None:
-    assert await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=1) == [1]
+    assert await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=1) == ALL
     before = await tables(superuser, "postroad")
     installation = await superuser.fetchval("SELECT id FROM postroad.installation")
     assert await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=1) == []
@@ -54,7 +55,7 @@ async def test_migrating_again_changes_nothing(empty_database, superuser) -> Non
 
 async def test_several_at_once_apply_each_step_once(empty_database, superuser) -> None:
     runs = [migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=2) for _ in range(4)]
-    assert sorted(await asyncio.gather(*runs)) == [[], [], [], [1]]
+    assert sorted(await asyncio.gather(*runs)) == [[], [], [], ALL]
     assert await superuser.fetchval("SELECT count(*) FROM postroad.installation") == 1
 
 
@@ -85,7 +86,7 @@ async def test_a_missing_schema_is_named_with_its_remedy(superuser) -> None:
 async def test_a_schema_older_than_the_code_needs_is_refused(empty_database, superuser) -> None:
     await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
     await superuser.execute("DELETE FROM postroad.migration")
-    with pytest.raises(SchemaError, match=r"stands at 0, this release needs 1.*PR203"):
+    with pytest.raises(SchemaError, match=rf"stands at 0, this release needs {CODE_NUMBER}.*PR203"):
         await check(superuser, schema="postroad")
 
 
@@ -111,27 +112,44 @@ async def test_an_edited_step_is_noticed(empty_database, superuser) -> None:
         await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
 
 
+async def test_the_code_of_the_first_step_goes_on_on_the_whole_schema(empty_database, superuser, monkeypatch) -> None:
+    await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
+    monkeypatch.setattr(migrations, "CODE_NUMBER", 1)
+    assert await check(superuser, schema="postroad") == len(ALL)
+
+
+async def test_a_schema_of_the_first_step_is_brought_up(empty_database, superuser, monkeypatch) -> None:
+    with monkeypatch.context() as before:
+        first = steps()[:1]
+        before.setattr(migrations, "steps", lambda: first)
+        assert await migrate(empty_database, schema="postroad", roles=Roles(), days_ahead=0) == [1]
+    with pytest.raises(SchemaError, match="PR203"):
+        await check(superuser, schema="postroad")
+    assert await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0) == ALL[1:]
+    assert await check(superuser, schema="postroad") == CODE_NUMBER
+
+
 async def test_a_step_that_fails_leaves_the_schema_as_it_was(empty_database, superuser, monkeypatch) -> None:
     await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
     before = await tables(superuser, "postroad")
-    broken = Migration(2, "broken", 1, "CREATE TABLE {schema}.half (x int); SELECT 1 / 0;")
+    broken = Migration(CODE_NUMBER + 1, "broken", 1, "CREATE TABLE {schema}.half (x int); SELECT 1 / 0;")
     monkeypatch.setattr(migrations, "steps", lambda: (*steps(), broken))
     with pytest.raises(asyncpg.DivisionByZeroError):
         await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
     assert await tables(superuser, "postroad") == before
-    assert await check(superuser, schema="postroad") == 1
+    assert await check(superuser, schema="postroad") == CODE_NUMBER
 
 
 async def test_a_step_does_not_wait_for_ever_for_an_authors_lock(empty_database, superuser, monkeypatch) -> None:
     await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
-    altering = Migration(2, "altering", 1, "ALTER TABLE {schema}.outbox ADD COLUMN extra int;")
+    altering = Migration(CODE_NUMBER + 1, "altering", 1, "ALTER TABLE {schema}.outbox ADD COLUMN extra int;")
     monkeypatch.setattr(migrations, "steps", lambda: (*steps(), altering))
     monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "100ms")
     async with superuser.transaction():
         await superuser.execute("LOCK TABLE postroad.outbox IN ROW EXCLUSIVE MODE")
         with pytest.raises(Unavailable, match="PR304"):
             await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
-    assert await check(superuser, schema="postroad") == 1
+    assert await check(superuser, schema="postroad") == CODE_NUMBER
 
 
 async def test_a_role_that_does_not_exist_is_named(empty_database, superuser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from uuid import uuid4
 
 import asyncpg
@@ -51,15 +51,24 @@ async def test_an_author_reads_and_removes_nothing(author, table) -> None:
             await author.execute(statement)
 
 
-@pytest.mark.parametrize("table", ["lease", "inbox", "quarantine", "finished", "migration", "installation"])
+@pytest.mark.parametrize(
+    "table", ["lease", "inbox", "quarantine", "finished", "migration", "installation", "inbox_mark"]
+)
 async def test_an_author_writes_to_no_other_table(author, table) -> None:
     with pytest.raises(DENIED):
         await author.execute(f"INSERT INTO postroad.{table} DEFAULT VALUES")
 
 
-async def test_an_author_makes_no_partitions(author) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        "make_partition('event_90', current_date + 20)", "drop_partition('event_7', current_date - 20)",
+        "expire_rest('event_7', 1)", "kept_days('event_7')",
+    ],
+)  # fmt: skip
+async def test_an_author_makes_and_drops_no_partitions(author, act) -> None:
     with pytest.raises(DENIED):
-        await author.execute("SELECT postroad.make_partition('event_90', current_date + 20)")
+        await author.execute(f"SELECT postroad.{act}")
 
 
 @pytest.mark.parametrize(
@@ -93,3 +102,20 @@ async def test_the_owners_function_cannot_be_led_astray_by_the_search_path(runti
     await runtime.execute("CREATE TEMP TABLE pg_class (x int); SET search_path = pg_temp, public")
     day = datetime.now(UTC).date().replace(year=2098)
     assert await runtime.fetchval("SELECT postroad.make_partition('finished', $1)", day) == "made"
+
+
+async def test_the_runtime_drops_through_the_owners_function_only_what_has_expired(runtime) -> None:
+    today = datetime.now(UTC).date()
+    refused = [
+        ("event_7", today), ("event_7", today - timedelta(days=7)), ("event_400", today - timedelta(days=400)),
+        ("finished", today - timedelta(days=7)), ("event_keep", date(2001, 1, 1)), ("outbox", date(2001, 1, 1)),
+        ("x; DROP TABLE y", date(2001, 1, 1)), ("event_7", None), (None, date(2001, 1, 1)),
+    ]  # fmt: skip
+    for parent, day in refused:
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            await runtime.fetchval("SELECT postroad.drop_partition($1, $2)", parent, day)
+    for parent in ("event_keep", "finished", "outbox"):
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            await runtime.fetchval("SELECT postroad.expire_rest($1, 10)", parent)
+    long_ago = today - timedelta(days=8)
+    assert await runtime.fetchval("SELECT postroad.drop_partition('event_7', $1)", long_ago) == "gone"

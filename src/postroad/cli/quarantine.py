@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
@@ -36,3 +37,36 @@ def list_(
         for row in rows
     ]
     show.table(f"{len(rows)} in quarantine", ("id", "queue", "type", "code", "reason", "since (UTC)"), shown)
+
+
+@app.command("retry")
+def retry(
+    row: Annotated[int, typer.Argument(metavar="ID", min=1, help="The row's id, from `quarantine list`.")],
+    *,
+    by: Annotated[str | None, typer.Option(help="Who decides; the user of the operating system by default.")] = None,
+    json: show.AsJson = False,
+) -> None:
+    """Release (redrive) one row, once what was wrong is put right, such as a consumer's upgrade.
+
+    A delivery becomes a retry of its consumer and runs as a first delivery does, with a fresh budget; an event that the
+    broker refused goes back into the outbox. Identity and bytes stay; what was handled already is not handled again.
+    """
+    from dataclasses import asdict
+
+    from postroad.runtime import operations
+
+    who = " ".join((by or _user()).split())
+    done = asyncio.run(operations.retry(operations.database_settings(), row, by=who))
+    if json:
+        show.document(asdict(done))
+    else:
+        show.line(f"row {done.id} of {done.queue}: released to the {done.to} as {done.number}, by {done.by}")
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from postroad.cli import show
 
 Role: TypeAlias = str | None
+
+_NEEDS: Final = {
+    "outbox": "since an event of that day waits to be sent",
+    "quarantine": "since an event of that day (or of a day that its row does not say) lies open in quarantine",
+    "failures": "since finished work that failed is kept 90 days",
+}
 
 
 def migrate(
@@ -47,9 +53,10 @@ def migrate(
 
 
 def maintain(*, json: show.AsJson = False) -> None:
-    """Make the partitions of the coming days, once. Schedule it daily where the runtime role may not.
+    """One round of maintenance: partitions of the coming days are made, what was kept long enough is let go.
 
-    `postroad run` does the same each hour in its role maintain. Safe to repeat; authors never wait for it.
+    `postroad run` does the same each hour in its role maintain; schedule this daily where the runtime role may not.
+    Safe to repeat; authors never wait for it, and nothing that is undelivered or quarantined goes.
     """
     from dataclasses import asdict
 
@@ -58,7 +65,17 @@ def maintain(*, json: show.AsJson = False) -> None:
     done = asyncio.run(operations.maintain(operations.database_settings()))
     if json:
         show.document(asdict(done))
-    else:
-        show.line(f"partitions: {done.made} made, {done.days_ahead} days ahead, {done.kept} kept, {done.busy} busy")
-        if done.busy:
-            show.line("busy ones are tried again by the next run; if they stay so, a DEFAULT partition is too full")
+        return
+    show.line(
+        f"ahead: {done.made} partitions made, {done.days_ahead} days, {done.kept} kept in DEFAULT, {done.busy} busy"
+    )
+    if done.busy:
+        show.line("busy ones are tried again by the next run; if they stay so, a DEFAULT partition is too full")
+    show.line(f"expired: {len(done.dropped)} partitions dropped {' '.join(done.dropped)}".rstrip())
+    for leaf in done.needed:
+        show.line(f"kept: {leaf.name}, {_NEEDS[leaf.why]}")
+    for name in done.held:
+        show.line(f"kept: {name}, in use at the moment; the next round tries again")
+    rows = f"{done.events} events in DEFAULT, {done.finished} finished, {done.resolved} resolved in quarantine"
+    marks = f"{done.marks} inbox marks before {done.marks_before:%Y-%m-%d %H:%M} UTC"
+    show.line(f"rows deleted: {rows}, {marks}, {done.leases} leases")

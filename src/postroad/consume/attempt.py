@@ -12,7 +12,7 @@ from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, exhausted, handled, kept, planned, validated
+from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, dated, exhausted, handled, kept, planned, validated
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
 from postroad.retry import Backoff
@@ -109,7 +109,7 @@ class Attempts:
 
     async def settle(self, arrival: Arrival) -> Outcome:
         """Take an identified message to its outcome. Cancellation rolls back and comes out."""
-        arrival = validated(arrival)
+        arrival = validated(dated(arrival, now=self.clock.now()))
         if arrival.refusal is not None:
             return await self._keep(arrival, self.judge(arrival.refusal, arrival))
         verdict = exhausted(self.consumer, arrival)
@@ -140,8 +140,13 @@ class Attempts:
         return len(overdue)
 
     def _joins(self, arrival: Arrival) -> bool:
-        """Whether `arrival` may share a transaction: what came before may have been what killed a process."""
-        return self.gears.fast and not arrival.redelivered and arrival.refusal is None
+        """Whether `arrival` may share a transaction.
+
+        What came before may have been what killed a process, and what is old has its past looked up: both run alone.
+        """
+        if not self.gears.fast or arrival.redelivered or arrival.refusal is not None:
+            return False
+        return not dated(arrival, now=self.clock.now()).aged
 
     async def _handle(self, run: HandlerRun) -> Outcome:
         arrival = run.arrival

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,12 +10,20 @@ from postroad.sql.statement import queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime
     from uuid import UUID
 
     from postroad.sql.statement import Pipeline
 
 QUERIES: Final = queries("postroad.consume", "store.sql")
+
+FRESH_FOR: Final = timedelta(days=1)
+"""Nothing younger can have lost its mark: marks are kept seven days at least. It is never looked up."""
+
+SKEW: Final = timedelta(hours=1)
+"""How far a producer's clock may be ahead of the consumer's database."""
+
+_BATCH: Final = 5000
 
 
 class Mark(StrEnum):
@@ -74,6 +83,37 @@ def newest(schema: str, consumer: str, key: str, sequence: int) -> Pipeline[bool
     """
     rows = yield QUERIES.statement("guard", schema, consumer, key, sequence)
     return bool(rows)
+
+
+def is_past(schema: str, consumer: str, recorded: datetime) -> Pipeline[bool]:
+    """Whether a message recorded then may have been handled although no mark stands: marks of its time have expired.
+
+    Run it after `claim` found it fresh, in the same transaction, as a statement of its own.
+    """
+    rows = yield QUERIES.statement("low_water", schema, consumer)
+    return bool(rows) and recorded < rows[0]["low_water"]
+
+
+def pages(schema: str, *, before: datetime) -> Pipeline[int]:
+    """How many pages an expiry has to go through: 0 where no mark is older than `before`."""
+    (row,) = yield QUERIES.statement("pages", schema, before)
+    return int(row["pages"])
+
+
+def expire(schema: str, first: int, last: int, *, before: datetime) -> Pipeline[int]:
+    """Delete a batch of marks older than `before` from the pages `first` to `last` (exclusive); how many.
+
+    In the same statement each consumer's low-water mark moves up to the youngest mark that goes (and `SKEW`): from
+    then on what was recorded before it is run no more without a mark. Marks of open rows of `work` and `quarantine`
+    stay, whatever their age. It goes by pages, since an index by time tells nothing in a table that reuses its space.
+    """
+    rows = yield QUERIES.statement("expire", schema, first, last, before, _BATCH, SKEW)
+    return len(rows)
+
+
+def ensure(schema: str, consumer: str, key: UUID, *, reason: str | None) -> Pipeline[None]:
+    """Set a *quarantined* mark for a row that is about to be released, unless a mark stands."""
+    yield QUERIES.statement("ensure", schema, consumer, key, reason)
 
 
 def _found(row: Mapping[str, Any]) -> Claim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,7 @@ class Arrival:
     tag: Tag | None = None
     row: ClaimedRow | None = None
     redelivered: bool = False
+    aged: bool = False  # old enough that its mark may have expired
     envelope: Envelope | None = None
     message_key: UUID | None = None
     subscription: Subscription[Any] | None = None
@@ -63,6 +64,12 @@ class Arrival:
     def age(self) -> timedelta:
         """How long ago its first attempt failed."""
         return timedelta(0) if self.row is None else self.row.age
+
+    @property
+    def recorded(self) -> datetime | None:
+        """When it was staged; for foreign events that do not say, when it occurred, if they say that."""
+        envelope = self.envelope
+        return None if envelope is None else envelope.recorded or envelope.time
 
     @property
     def event_type(self) -> str:
@@ -171,6 +178,13 @@ def admitted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscrip
         raise ContractError("PR501", f"consumer {consumer.name!r} asks for order: the event needs a key and a sequence")
 
 
+def dated(arrival: Arrival, *, now: datetime) -> Arrival:
+    """Notice one that is so old that its mark may have expired; any other passes as it is."""
+    recorded = arrival.recorded
+    old = recorded is not None and now - recorded > inbox.FRESH_FOR
+    return replace(arrival, aged=True) if old else arrival
+
+
 def validated(arrival: Arrival) -> Arrival:
     """Read the payload into the subscription's model, once; a refusal stays on the record."""
     if arrival.refusal is not None or arrival.event is not None:
@@ -205,11 +219,14 @@ def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Cal
     """Inbox claim, order guard, handler, and the end of the row of `work` where it came from one.
 
     Raises:
+        ContractError: PR510, it may have been handled before its consumer's marks of that time expired; roll back.
         LeaseLost: the row is another worker's by now; roll back.
     """
     found = yield from _claimed(schema, consumer, arrival, mark=Mark.HANDLED, reason=None)
     if found is not None:
         return found
+    if arrival.aged and arrival.row is None:
+        yield from _within_window(schema, consumer, arrival)
     return (yield from passed(schema, consumer, arrival, handler))
 
 
@@ -324,6 +341,13 @@ def _claimed(
         yield from _finished(schema, arrival, outcome="duplicate", reason=None)
         return Passage.DUPLICATE
     return Passage.BUSY if found is Claim.BUSY else None
+
+
+def _within_window(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[None]:
+    recorded = arrival.recorded
+    if recorded is not None and (yield from inbox.is_past(schema, consumer.name, recorded)):
+        message = f"past window: consumer {consumer.name!r} no longer remembers whether it handled events of that time"
+        raise ContractError("PR510", message)
 
 
 def _newest(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[bool]:

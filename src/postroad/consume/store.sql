@@ -83,3 +83,48 @@ ON CONFLICT (consumer, key) DO UPDATE
    SET sequence = excluded.sequence, at = now()
  WHERE last.sequence < excluded.sequence
 RETURNING last.sequence;
+
+-- name: low_water
+-- Up to where marks of consumer $1 may have expired. A statement of its own, after the mark was set: whoever deleted a
+-- mark that would have stood in the way has committed by then, and this with it.
+SELECT low_water
+  FROM {schema}.inbox_mark
+ WHERE consumer = $1;
+
+-- name: pages
+-- How many pages the inbox has, or 0 where no mark is older than $1.
+SELECT CASE WHEN EXISTS (SELECT FROM {schema}.inbox WHERE at < $1::timestamptz)
+            THEN pg_relation_size('{schema}.inbox') / current_setting('block_size')::int ELSE 0 END AS pages;
+
+-- name: expire
+-- Deletes marks older than $3 from the pages $1 to $2, at most $4, but for those of open rows; first it says for each
+-- consumer up to where they are gone, with $5 for clocks that differ.
+WITH old AS MATERIALIZED (
+    SELECT mark.ctid, mark.consumer, mark.at
+      FROM {schema}.inbox AS mark
+     WHERE mark.ctid >= format('(%s,0)', $1::bigint)::tid AND mark.ctid < format('(%s,0)', $2::bigint)::tid
+       AND mark.at < $3::timestamptz
+       AND NOT EXISTS (SELECT FROM {schema}.work
+                        WHERE work.queue = mark.consumer AND work.key = mark.message_key::text)
+       AND NOT EXISTS (SELECT FROM {schema}.quarantine AS kept
+                        WHERE kept.queue = mark.consumer AND kept.key = mark.message_key::text
+                          AND kept.resolved_at IS NULL)
+     LIMIT $4
+), published AS (
+    INSERT INTO {schema}.inbox_mark AS standing (consumer, low_water)
+    SELECT old.consumer, max(old.at) + $5::interval
+      FROM old
+     GROUP BY old.consumer
+     ORDER BY old.consumer
+    ON CONFLICT (consumer) DO UPDATE
+       SET low_water = greatest(standing.low_water, excluded.low_water), changed_at = now()
+)
+DELETE FROM {schema}.inbox AS mark
+ WHERE mark.ctid = ANY (ARRAY(SELECT old.ctid FROM old)) AND mark.at < $3::timestamptz
+RETURNING mark.consumer;
+
+-- name: ensure
+-- The mark of a row that is released from quarantine: it stands already, unless the row was kept without one.
+INSERT INTO {schema}.inbox (consumer, message_key, outcome, reason)
+VALUES ($1, $2, 'quarantined', $3)
+ON CONFLICT DO NOTHING;

@@ -61,7 +61,7 @@ def version_problems(version: object, upcasts: Mapping[int, object]) -> Iterator
         yield "PR102", f"upcasts must lead version by version up to {version}: keys ..., {version - 1}"
     elif upcasts and min(upcasts) < 1:
         yield "PR102", "upcasts start at version 1 at the earliest"
-    if not all(callable(upcast) for upcast in upcasts.values()):
+    if not all(callable(upcast) and not inspect.iscoroutinefunction(upcast) for upcast in upcasts.values()):
         yield "PR102", "each upcast must be a function from dict to dict"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -27,7 +29,8 @@ class Subscription(Generic[T]):
     """An event type, often of another repository, read as `model`: a pydantic model or dataclass of what is wanted.
 
     The model may be partial: fields that it does not name are ignored (unless it forbids them itself). `version` is
-    the one that `model` reads; an older one is read where `upcasts` lead up from it, any other is refused.
+    the one that `model` reads; an older one is read where `upcasts` lead up from it, any other is refused. Upcasts are
+    pure functions from payload to payload, ``{1: from_1_to_2, 2: from_2_to_3}``, run one after the other.
 
     Raises:
         UsageError: PR101, naming everything that is wrong.
@@ -42,6 +45,7 @@ class Subscription(Generic[T]):
     def __post_init__(self) -> None:
         """Check the declaration, and build the model's reader once."""
         problems = list(_problems(self.type, self.version, self.upcasts))
+        object.__setattr__(self, "upcasts", MappingProxyType(dict(self.upcasts)))
         try:
             object.__setattr__(self, "adapter", adapter_of(self.model))
         except (PydanticUserError, NameError, TypeError) as error:
@@ -71,6 +75,8 @@ class Subscription(Generic[T]):
         if not self.accepts(found):
             message = f"{self.type} v{found} is not read here, v{self.version} is; upgrade the consumer"
             raise ContractError("PR503", message)
+        if found != self.version:
+            data = deepcopy(data)  # An upcast that is not pure must not meet its own work on the next attempt.
         for step in range(found, self.version):
             data = self._upcast(step, data)
         try:
@@ -80,10 +86,14 @@ class Subscription(Generic[T]):
 
     def _upcast(self, step: int, data: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self.upcasts[step](data)
+            lifted: object = self.upcasts[step](data)
         except Exception as error:  # noqa: BLE001 - the author's function met a payload that it does not know
             message = f"the upcast of {self.type} from v{step} failed ({type(error).__name__})"
             raise ContractError("PR505", message) from None
+        if not isinstance(lifted, dict):
+            message = f"the upcast of {self.type} from v{step} gave {type(lifted).__name__}, not a dict"
+            raise ContractError("PR505", message)
+        return lifted
 
     def _decode_as_json(self, data: dict[str, Any]) -> T:
         # A strict model takes some values from JSON alone (a time from text): the second look decides.

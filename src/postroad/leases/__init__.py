@@ -2,6 +2,6 @@
 
 from postroad.leases.keeper import Keeper
 from postroad.leases.lease import Lease
-from postroad.leases.store import FENCE, Lapsed, advance, expired, fence, lapsed, living
+from postroad.leases.store import FENCE, Lapsed, advance, expired, fence, lapsed, living, prune
 
-__all__ = ["FENCE", "Keeper", "Lapsed", "Lease", "advance", "expired", "fence", "lapsed", "living"]
+__all__ = ["FENCE", "Keeper", "Lapsed", "Lease", "advance", "expired", "fence", "lapsed", "living", "prune"]

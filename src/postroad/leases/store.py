@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OWN_NAMES: Final = ("worker:", "dispatcher:")
+_DEAD_AFTER: Final = timedelta(days=1)
+
 QUERIES: Final = queries("postroad.leases", "store.sql")
 
 FENCE: Final = """fence AS MATERIALIZED (
@@ -111,3 +114,12 @@ def advance(schema: str, name: str, token: int) -> Pipeline[bool]:
     """
     rows = yield QUERIES.statement("advance", schema, name, token)
     return bool(rows)
+
+
+def prune(schema: str, *, keep: Sequence[str]) -> Pipeline[int]:
+    """Delete the leases of processes that have been gone for a day, but for the names `keep`; how many.
+
+    Only names that one process draws for itself go: a name that may be taken again keeps its row, and its token.
+    """
+    rows = yield QUERIES.statement("prune", schema, list(_OWN_NAMES), _DEAD_AFTER, list(keep))
+    return len(rows)

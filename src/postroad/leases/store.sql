@@ -102,3 +102,12 @@ UPDATE {schema}.lease
    AND token = $2::bigint
    AND (holder IS NULL OR expires_at < clock_timestamp())
 RETURNING token;
+
+-- name: prune
+-- Delete the leases whose name starts with one of $1 that ran out or were released longer than $2 ago, but for the
+-- names $3. Such names are drawn anew for each process: nobody comes back to one, so its token need not be remembered.
+DELETE FROM {schema}.lease
+ WHERE expires_at < clock_timestamp() - $2::interval
+   AND EXISTS (SELECT FROM unnest($1::text[]) AS prefix WHERE starts_with(lease.name, prefix))
+   AND name <> ALL ($3::text[])
+RETURNING name;

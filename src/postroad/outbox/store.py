@@ -11,6 +11,7 @@ from postroad.leases import FENCE, fence
 from postroad.outbox.flight import CONTENT_TYPE, Flight
 from postroad.sql.statement import Queries
 from postroad.work import store as work
+from postroad.work.release import note_place
 from postroad.work.wire import Wire
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
         yield from work.quarantine(
             schema, queue=sent.exchange, key=sent.message_id, wire=wire, verdict=verdict, kind="event",
             attempt=flight.attempts + 1,
+        )  # fmt: skip
+        yield from note_place(
+            schema, queue=sent.exchange, key=sent.message_id, seq=flight.seq, recorded=flight.recorded,
+            retention=flight.retention,
         )  # fmt: skip
     return True
 

@@ -255,9 +255,11 @@ class Wires:
         if self._dispatches(settings):
             services.append(self._dispatcher(ground, database))
         if Role.MAINTAIN in settings.roles:
-            services.append(
-                Maintainer(database.manager, database.keeper, ttl=settings.worker_lease, signals=ground.signals)
-            )
+            maintainer = Maintainer(
+                database.manager, database.keeper, ttl=settings.worker_lease, remember=settings.inbox_window,
+                signals=ground.signals, clock=ground.clock,
+            )  # fmt: skip
+            services.append(maintainer)
         return services
 
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:

@@ -8,7 +8,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 SELECT format('%s on %s', privilege, name) AS lacking
   FROM (VALUES ('SELECT, INSERT, UPDATE, DELETE',
                 ARRAY['event', 'outbox', 'lease', 'inbox', 'starts', 'order_guard', 'work', 'quarantine', 'finished',
-                      'installation']),
+                      'installation', 'inbox_mark']),
                ('SELECT', ARRAY['migration'])) AS wanted (privileges, names),
        unnest(names) AS name, unnest(string_to_array(privileges, ', ')) AS privilege
  WHERE to_regclass(format('%I.%I', $1::text, name)) IS NOT NULL

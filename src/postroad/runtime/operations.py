@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import AccessRefused, SettingsError, Unavailable
+from postroad.consume.release import released as release_delivery
+from postroad.errors import AccessRefused, SettingsError, Unavailable, UsageError
+from postroad.outbox.release import released as release_event
 from postroad.runtime.executor import Tasks
 from postroad.runtime.settings import Need, Settings, read_settings
+from postroad.runtime.upkeep import Maintained, Upkeep
 from postroad.signals import Signals
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import translated
-from postroad.sql.partitions import days_ahead, make_ahead
 from postroad.transport.amqp import AmqpTransport
-from postroad.work import Kept, list_quarantine
+from postroad.work import Kept, list_quarantine, release
 
 if TYPE_CHECKING:
+    from postroad.sql import Pipeline
     from postroad.sql.migrations import Roles
     from postroad.transport.amqp import Difference
     from postroad.transport.topology import Topology
@@ -33,13 +36,15 @@ CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
-    """What a round of maintenance did: partitions made, days left in the DEFAULT one, busy ones, and days ahead."""
+class Released:
+    """A row of quarantine that was released: where it went (`work` or `outbox`), and the number it has there."""
 
-    made: int
-    kept: int
-    busy: int
-    days_ahead: int
+    id: int
+    kind: str
+    queue: str
+    to: str
+    number: int
+    by: str
 
 
 def database_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -121,18 +126,17 @@ async def migrate(settings: Settings, *, roles: Roles) -> Sequence[int]:
 
 
 async def maintain(settings: Settings) -> Maintained:
-    """Make partitions ahead, once. Safe to repeat and from several places at once.
+    """One round of maintenance: partitions ahead, and retention. Safe to repeat and from several places at once.
 
     Raises:
-        AccessRefused: the role may not make partitions, or cannot connect.
+        AccessRefused: the role may not, or cannot connect.
         SchemaError: the schema does not serve this release.
         Unavailable: the database is away.
     """
     async with connected(settings, direct=True) as connection:
         await migrations.check(connection, schema=settings.schema)
-        done = await make_ahead(connection, schema=settings.schema)
-        ahead = await days_ahead(connection, schema=settings.schema)
-    return Maintained(done.get("made", 0), done.get("kept", 0), done.get("busy", 0), ahead)
+        upkeep = Upkeep(connection, settings.schema, now=SYSTEM_CLOCK.now(), remember=settings.inbox_window)
+        return await upkeep.round()
 
 
 async def quarantined(settings: Settings, *, queue: str | None = None, limit: int = 100) -> Sequence[Kept]:
@@ -147,6 +151,39 @@ async def quarantined(settings: Settings, *, queue: str | None = None, limit: in
         await migrations.check(connection, schema=settings.schema)
         pipeline = list_quarantine(settings.schema, queue=queue, limit=limit)
         return await drive(pipeline, AsyncpgHand(connection))
+
+
+async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
+    """Release a row from quarantine, as `by`.
+
+    A delivery becomes a retry of its consumer, an event that the broker refused goes back into the outbox. It is one
+    transaction: after a crash the row is either still in quarantine or released.
+
+    Raises:
+        AccessRefused: the role may not, or cannot connect.
+        SchemaError: the schema does not serve this release.
+        Unavailable: the database is away.
+        UsageError: PR112, there is no such row, it is resolved, or it cannot be tried again.
+    """
+    async with connected(settings) as connection:
+        await migrations.check(connection, schema=settings.schema)
+        async with connection.transaction():
+            return await drive(_released(settings.schema, row_id, by), AsyncpgHand(connection))
+
+
+def _released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
+    row = yield from release.look(schema, row_id)
+    if row is None:
+        raise UsageError("PR112", f"there is no row {row_id} in quarantine; see `postroad quarantine list`")
+    if row.resolved_at is not None:
+        raise UsageError("PR112", f"row {row_id} of quarantine was resolved at {row.resolved_at:%Y-%m-%d %H:%M} UTC")
+    if row.kind == "delivery":
+        number = yield from release_delivery(schema, row, by=by)
+        return Released(row.id, row.kind, row.queue, "work", number, by)
+    if row.kind == "event":
+        number = yield from release_event(schema, row, by=by)
+        return Released(row.id, row.kind, row.queue, "outbox", number, by)
+    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; only deliveries and events can be retried")
 
 
 def as_row(kept: Kept) -> dict[str, Any]:

@@ -74,6 +74,8 @@ class Settings:
     """At most so many connections; None: what the declarations of the App and its roles need."""
     shard_lease: timedelta = seconds(10)
     worker_lease: timedelta = seconds(30)
+    inbox_window: timedelta = timedelta(days=35)
+    """How long an inbox remembers what it has handled."""
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     log: LogForm = LogForm.TEXT
@@ -146,6 +148,11 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def _days(least: int, most: int) -> Callable[[str], timedelta]:
+    whole = _whole(least, most)
+    return lambda text: timedelta(days=whole(text))
+
+
 def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     def read(text: str) -> StrEnum:
         try:
@@ -210,6 +217,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "lease of an outbox shard; renewed every third of it"),
     Setting("POSTROAD_WORKER_LEASE_SECONDS", "worker_lease", _duration(0.5, 300), "30",
             "lease of a worker process; renewed every third of it"),
+    Setting("POSTROAD_INBOX_DAYS", "inbox_window", _days(7, 3650), "35",
+            "how long an inbox remembers what it has handled; older deliveries that it does not know are quarantined"),
     Setting("POSTROAD_HEALTH_PORT", "health_port", _whole(0, 65535), "off",
             "port of /health/live, /health/ready and /metrics; 0 takes a free one and logs it"),
     Setting("POSTROAD_HEALTH_HOST", "health_host", _text, "127.0.0.1",

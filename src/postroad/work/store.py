@@ -230,17 +230,23 @@ def recover(schema: str, *, limit: int = BATCH) -> Pipeline[dict[str, int]]:
     come back to life; then its rows become claimable again: suspect, and charged only where they were suspect
     already, since then they ran alone and nothing else can have killed the worker.
     """
-    running = yield QUERIES.statement("running_workers", schema)
+    running = yield from running_workers(schema)
     if not running:
         return {}
     dead = {}
-    for lease in (yield from lapsed(schema, [row["worker"] for row in running])):
+    for lease in (yield from lapsed(schema, running)):
         dead[lease.name] = lease.token == 0 or (yield from advance(schema, lease.name, lease.token))
     taken = [name for name, fenced in dead.items() if fenced]
     if not taken:
         return {}
     rows = yield QUERIES.statement("recover", schema, taken, limit)
     return {row["queue"]: row["count"] for row in rows}
+
+
+def running_workers(schema: str) -> Pipeline[list[str]]:
+    """The names of the leases under which rows are running, or were when their worker died."""
+    rows = yield QUERIES.statement("running_workers", schema)
+    return [row["worker"] for row in rows]
 
 
 def suspects(schema: str, queues: Sequence[str]) -> Pipeline[frozenset[str]]:

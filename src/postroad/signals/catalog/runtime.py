@@ -66,6 +66,23 @@ class PartitionsKept(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionKept(Signal):
+    """What was kept long enough was let go: whole partitions, rows, inbox marks, leases of processes long gone.
+
+    `needed` partitions are past their time and stay, since something that is not resolved needs them; `held` ones
+    were in use, and are tried again in the next round.
+    """
+
+    level: ClassVar[Level] = Level.INFO
+    dropped: int
+    needed: int
+    held: int
+    rows: int
+    marks: int
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
 class HealthServing(Signal):
     """The health and metrics pages are served at this address."""
 

@@ -1,0 +1,34 @@
+"""The release of a delivery from quarantine: it becomes a retry of its consumer, which owns the inbox mark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from postroad.consume import inbox
+from postroad.errors import UsageError
+from postroad.work import release as work
+
+if TYPE_CHECKING:
+    from postroad.sql import Pipeline
+    from postroad.work.release import Quarantined
+
+
+def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
+    """Turn `row` (kind *delivery*, locked) into a ready row of `work` and resolve it, both or neither; the new id.
+
+    The mark stays *quarantined* until the retry turns it into something else, so that redeliveries meanwhile are
+    duplicates. What was handled in the meantime ends as a duplicate: nothing takes effect twice.
+
+    Raises:
+        UsageError: PR112, nothing vouches for its identity, or a row of `work` is open for it.
+    """
+    if row.key is None:
+        message = f"row {row.id} of quarantine has no message key ({row.code}): nothing vouches for its identity"
+        raise UsageError("PR112", f"{message}; the sender must publish it anew")
+    work_id = yield from work.back_to_work(schema, row.id, by=by)
+    if not work_id:
+        message = f"row {row.id} of quarantine: a retry of the same message is open in {row.queue!r} already"
+        raise UsageError("PR112", message)
+    yield from inbox.ensure(schema, row.queue, UUID(row.key), reason=row.code)
+    return work_id

@@ -1,0 +1,60 @@
+"""The way out of quarantine: a row that a person releases, and where the event of one lies in the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from postroad.sql import queries
+from postroad.work.wire import kept
+
+if TYPE_CHECKING:
+    from postroad.sql import Pipeline
+
+QUERIES: Final = queries("postroad.work", "release.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A row of quarantine as its release sees it; the last three say where in the log an event lies, if known."""
+
+    id: int
+    kind: str
+    queue: str
+    key: str | None
+    code: str
+    resolved_at: datetime | None
+    exchange: str | None
+    routing_key: str | None
+    seq: int | None
+    recorded: datetime | None
+    retention: int | None
+
+
+def look(schema: str, id: int) -> Pipeline[Quarantined | None]:  # noqa: A002 - the column
+    """The row, locked until the transaction ends: two people cannot release it at once."""
+    rows = yield QUERIES.statement("look", schema, id)
+    return Quarantined(*rows[0].values()) if rows else None
+
+
+def back_to_work(schema: str, id: int, *, by: str) -> Pipeline[int]:  # noqa: A002 - the column
+    """Turn a quarantined delivery into a ready row of `work` and resolve it, both or neither; the new row's id.
+
+    Its budget of attempts and age begins anew; its history goes on. 0, and nothing changes, while a row of `work` is
+    open for its key, or where the row is no open delivery with a key.
+    """
+    rows = yield QUERIES.statement("back_to_work", schema, id, kept(by))
+    return int(rows[0]["id"]) if rows else 0
+
+
+def resolve(schema: str, id: int, *, by: str) -> Pipeline[bool]:  # noqa: A002 - the column
+    """Resolve a row whose message went back elsewhere; whether it was open."""
+    return bool((yield QUERIES.statement("resolve", schema, id, kept(by))))
+
+
+def note_place(
+    schema: str, *, queue: str, key: str, seq: int, recorded: datetime, retention: int
+) -> Pipeline[None]:  # fmt: skip
+    """Note on an open row where its event lies in the log, so that the log keeps it."""
+    yield QUERIES.statement("place", schema, queue, key, seq, recorded, retention)

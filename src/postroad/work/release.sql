@@ -1,0 +1,41 @@
+-- name: look
+-- One row of quarantine, locked until the transaction ends.
+SELECT id, kind, queue, key, code, resolved_at, exchange, routing_key, seq, recorded, retention
+FROM {schema}.quarantine
+WHERE id = $1
+FOR UPDATE;
+
+-- name: back_to_work
+-- Turns a row of quarantine into a ready row of its queue, with a fresh budget, and resolves it; nothing at all while
+-- a row of work is open for the same key. The history keeps its first entry and the latest nineteen.
+WITH made AS (
+    INSERT INTO {schema}.work
+        (id, queue, kind, key, state, run_at, attempt, event_type, body, content_type, headers, exchange, routing_key,
+         history)
+    SELECT nextval('{schema}.work_id'), queue, 'retry', key, 'ready', clock_timestamp(), 0, event_type, body,
+        content_type, headers, exchange, routing_key,
+        (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+            || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
+    FROM {schema}.quarantine
+    WHERE id = $1 AND resolved_at IS NULL AND kind = 'delivery' AND key IS NOT NULL
+    ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
+    RETURNING id
+)
+UPDATE {schema}.quarantine
+SET resolved_at = clock_timestamp(), resolution = 'retried', resolved_by = $2
+FROM made
+WHERE quarantine.id = $1
+RETURNING made.id;
+
+-- name: resolve
+-- Resolves a row of quarantine as retried.
+UPDATE {schema}.quarantine
+SET resolved_at = clock_timestamp(), resolution = 'retried', resolved_by = $2
+WHERE id = $1 AND resolved_at IS NULL
+RETURNING id;
+
+-- name: place
+-- Notes where the event of an open row lies in the log.
+UPDATE {schema}.quarantine
+SET seq = $3, recorded = $4, retention = $5
+WHERE queue = $1 AND key = $2 AND resolved_at IS NULL;
