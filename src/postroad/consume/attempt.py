@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
+from postroad.consume.arrival import Arrival, dated, validated
 from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, dated, exhausted, handled, kept, planned, validated
+from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
 from postroad.retry import Backoff

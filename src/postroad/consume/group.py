@@ -11,7 +11,7 @@ from postroad.consume.attempt import MARKED, REACHED, Outcome, connection_like, 
 from postroad.consume.gears import AGE
 from postroad.consume.handler import HandlerRun
 from postroad.consume.inbox import Claim
-from postroad.consume.pipeline import STALE, Arrival, Passage, Plan, demoted, passed, planned
+from postroad.consume.pipeline import STALE, Passage, Plan, demoted, passed, planned
 from postroad.failures import sqlstates
 from postroad.signals.catalog import DeliveriesCommitted
 from postroad.sql.statement import Statement
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from postroad.consume.arrival import Arrival
     from postroad.consume.attempt import Attempts
     from postroad.consume.consumer import Consumer
     from postroad.sql.statement import Pipeline

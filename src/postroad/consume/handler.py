@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from postroad.clock import Clock
+    from postroad.consume.arrival import Arrival
     from postroad.consume.consumer import Consumer
     from postroad.consume.gears import Gears
-    from postroad.consume.pipeline import Arrival, Passage
+    from postroad.consume.pipeline import Passage
     from postroad.signals import Signals
     from postroad.sql.drive import Unit
 

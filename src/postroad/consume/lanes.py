@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from postroad.consume.pipeline import Arrival
+    from postroad.consume.arrival import Arrival
 
 
 class Lanes:

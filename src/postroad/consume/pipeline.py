@@ -1,208 +1,28 @@
-"""The way of one message through one consumer: named steps over one frozen record, without I/O of their own."""
+"""What a message does in a transaction: its mark, its handler, and where it is kept when it fails."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.consume import inbox
 from postroad.consume.inbox import Claim, Mark
 from postroad.errors import ContractError, LeaseLost
-from postroad.events.envelope import decode, message_key
 from postroad.failures import FailureClass, Verdict
 from postroad.sql.statement import Call
-from postroad.transport.topology import events_exchange, replay_exchange
 from postroad.work import store as work
-from postroad.work.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
+    from postroad.consume.arrival import Arrival
     from postroad.consume.consumer import Consumer
-    from postroad.events import Subscription
-    from postroad.events.envelope import Envelope
     from postroad.sql.statement import Pipeline
-    from postroad.transport.base import Incoming, Tag
     from postroad.work.store import ClaimedRow
 
 STALE: Final = "stale sequence"
-UNKNOWN_TYPE: Final = "unknown"
-_SOURCE: Final = "urn:postroad:"
-_TYPE = re.compile(r"[a-z0-9._-]{1,200}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One message at one consumer, as far as it has come.
-
-    It came from the broker (`tag`) or from `work` (`row`, which owns the inbox mark). The steps below fill in the
-    rest, or leave a `refusal`: then it can never be handled as it is. Without a `message_key` nothing vouches for
-    its identity, and no mark is set in its name.
-    """
-
-    wire: Wire
-    tag: Tag | None = None
-    row: ClaimedRow | None = None
-    redelivered: bool = False
-    aged: bool = False  # old enough that its mark may have expired
-    envelope: Envelope | None = None
-    message_key: UUID | None = None
-    subscription: Subscription[Any] | None = None
-    event: Any = field(default=None, repr=False)
-    refusal: ContractError | None = None
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1."""
-        return 1 if self.row is None else self.row.attempt + 1
-
-    @property
-    def age(self) -> timedelta:
-        """How long ago its first attempt failed."""
-        return timedelta(0) if self.row is None else self.row.age
-
-    @property
-    def recorded(self) -> datetime | None:
-        """When it was staged; for foreign events that do not say, when it occurred, if they say that."""
-        envelope = self.envelope
-        return None if envelope is None else envelope.recorded or envelope.time
-
-    @property
-    def event_type(self) -> str:
-        """Its type where this consumer knows it: bounded, so that it may be a label."""
-        return UNKNOWN_TYPE if self.subscription is None else self.subscription.type
-
-    @property
-    def lane(self) -> object:
-        """Messages of one lane never run at the same time in a process: those of one key, and copies of one message."""
-        if self.envelope is not None and self.envelope.key is not None:
-            return self.envelope.key
-        return self.message_key
-
-
-# --- from bytes to an event ---------------------------------------------------------------------------------------
-
-
-def received(incoming: Incoming) -> Arrival:
-    """A delivery of the broker."""
-    wire = Wire(
-        body=incoming.body, content_type=incoming.content_type, headers=incoming.headers,
-        exchange=incoming.exchange, routing_key=incoming.routing_key, event_type=_plain(incoming.type),
-    )  # fmt: skip
-    return Arrival(wire=wire, tag=incoming.tag, redelivered=incoming.redelivered)
-
-
-def resumed(row: ClaimedRow) -> Arrival:
-    """A row of `work`: the same message, on its next attempt."""
-    return Arrival(wire=row.wire, row=row)
-
-
-def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record.
-
-    One new record for all steps: this is on the way of every delivery.
-    """
-    wire, envelope, key, subscription, refusal = arrival.wire, None, None, None, None
-    try:
-        envelope = opened(wire)
-        key = vouched(wire, envelope)
-        subscription = recognised(consumer, envelope)
-        admitted(consumer, envelope, subscription)
-    except ContractError as error:
-        refusal = error
-    if envelope is not None and wire.event_type != envelope.type:
-        wire = replace(wire, event_type=_plain(envelope.type))
-    return Arrival(
-        wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
-        message_key=key, subscription=subscription, refusal=refusal,
-    )  # fmt: skip
-
-
-def opened(wire: Wire) -> Envelope:
-    """Read the envelope.
-
-    Raises:
-        ContractError: it is not valid.
-    """
-    return decode(wire.body, content_type=wire.content_type, headers=wire.headers)
-
-
-def vouched(wire: Wire, envelope: Envelope) -> UUID:
-    """Check that the event came by an exchange of its type's owner, where the owner alone may write; its message key.
-
-    A source that is no Postroad producer's is its own business, as long as the exchange is the owner's.
-
-    Raises:
-        ContractError: it came by another way, or in the name of another producer.
-    """
-    owner = envelope.owner
-    if wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
-        expected = _shown(events_exchange(owner))
-        raise ContractError(
-            "PR504", f"{_shown(envelope.type)} did not come by {expected}, where its owner alone writes"
-        )
-    if envelope.source.startswith(_SOURCE) and not envelope.is_own:
-        raise ContractError("PR504", f"{_shown(envelope.type)} names a source that is not its owner")
-    return message_key(envelope)
-
-
-def recognised(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:
-    """Find the subscription for the event's type.
-
-    Raises:
-        ContractError: the consumer has none.
-    """
-    subscription = consumer.types.get(envelope.type)
-    if subscription is None:
-        raise ContractError("PR502", f"consumer {consumer.name!r} does not subscribe to {_shown(envelope.type)}")
-    return subscription
-
-
-def admitted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscription[Any]) -> None:
-    """Check the version, and that the event says what the consumer's order needs.
-
-    Raises:
-        ContractError: the version is not read here, or key or sequence are missing.
-    """
-    if not subscription.accepts(envelope.version):
-        message = (
-            f"consumer {consumer.name!r} reads version {subscription.version} of {subscription.type}, "
-            f"this is version {envelope.version}; it can be released once the consumer is upgraded"
-        )
-        raise ContractError("PR503", message)
-    if consumer.order is not None and (envelope.key is None or envelope.sequence is None):
-        raise ContractError("PR501", f"consumer {consumer.name!r} asks for order: the event needs a key and a sequence")
-
-
-def dated(arrival: Arrival, *, now: datetime) -> Arrival:
-    """Notice one that is so old that its mark may have expired; any other passes as it is."""
-    recorded = arrival.recorded
-    old = recorded is not None and now - recorded > inbox.FRESH_FOR
-    return replace(arrival, aged=True) if old else arrival
-
-
-def validated(arrival: Arrival) -> Arrival:
-    """Read the payload into the subscription's model, once; a refusal stays on the record."""
-    if arrival.refusal is not None or arrival.event is not None:
-        return arrival
-    assert arrival.envelope is not None
-    assert arrival.subscription is not None
-    try:
-        return replace(
-            arrival, event=arrival.subscription.decode(arrival.envelope.data, version=arrival.envelope.version)
-        )
-    except ContractError as refusal:
-        return replace(arrival, refusal=refusal)
-    except Exception as error:  # noqa: BLE001 - a validator of the author's, on a payload that nobody vouches for
-        message = f"a validator of {arrival.subscription.type} raised {type(error).__name__}"
-        return replace(arrival, refusal=ContractError("PR505", message))
-
-
-# --- in the handler's transaction ---------------------------------------------------------------------------------
 
 
 class Passage(StrEnum):
@@ -272,7 +92,7 @@ def planned(consumer: Consumer[Any], arrival: Arrival, verdict: Verdict, *, chan
             wait = verdict.retry_after
             if wait is None:
                 wait = consumer.retry.delay(arrival.attempt, chance=chance)
-            return Plan(mark=Mark.DELAYED, verdict=verdict, run_in=max(wait, timedelta(0)))
+            return Plan(mark=Mark.DELAYED, verdict=verdict, run_in=_bounded(wait, consumer))
         case _:
             return None
 
@@ -398,10 +218,6 @@ def _spent(verdict: Verdict, attempt: int) -> Verdict:
     return replace(verdict, failure=FailureClass.QUARANTINE, code="PR507", reason=reason, retry_after=None)
 
 
-def _shown(text: str) -> str:
-    """A name as it may be printed: what could be anything is not repeated."""
-    return repr(text) if _TYPE.fullmatch(text) else "a name that is not one"
-
-
-def _plain(text: str | None) -> str | None:
-    return text if text is not None and _TYPE.fullmatch(text) else None
+def _bounded(wait: timedelta, consumer: Consumer[Any]) -> timedelta:
+    """A wait longer than the budget's age would come to the same, and a date that no database holds to an error."""
+    return min(max(wait, timedelta(0)), consumer.retry.max_age)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroad.clock import seconds
+from postroad.consume.arrival import Arrival, identified, received, validated
 from postroad.consume.attempt import SETTLED, End, Outcome
 from postroad.consume.group import Group
-from postroad.consume.pipeline import Arrival, identified, received, validated
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesAcked,
