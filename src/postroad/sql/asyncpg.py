@@ -58,7 +58,14 @@ class PooledConnection(_DriverConnection):
     cancellation, and wait as long again for an end that a connection which leads nowhere never tells of.
     """
 
-    _loan: Loan | None = None
+    latest = 0
+    """The number of the latest connection: they are counted as they are opened."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._loan: Loan | None = None
+        PooledConnection.latest += 1
+        self.number = PooledConnection.latest
 
     def lend(self, loan: Loan) -> None:
         """Say what holds until it goes back to the pool."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -135,6 +135,7 @@ class Manager:
         """Wrap `pool`; use `open` instead."""
         self._pool = pool
         self._url = url
+        self._trusted = 0  # Connections up to this number are not used again.
         self.schema = schema
 
     @classmethod
@@ -192,15 +193,24 @@ class Manager:
 
     @asynccontextmanager
     async def _lent(self, loan: Loan) -> AsyncIterator[Lent]:
-        with _connecting(self._url):
-            connection = await self._pool.acquire()
+        connection = await self._acquired()
         try:
-            connection.lend(loan)  # type: ignore[attr-defined] # the proxy forwards it
+            _own(connection).lend(loan)
             yield connection
         finally:
             await self._pool.release(connection)
             if loan.silent:  # The others may lead nowhere as well: each is replaced before its next use.
-                await self._pool.expire_connections()
+                self._trusted = PooledConnection.latest
+
+    async def _acquired(self) -> Lent:
+        while True:
+            with _connecting(self._url):
+                connection = await self._pool.acquire()
+            if _own(connection).number > self._trusted:
+                return connection
+            # Not by the pool's own expiry: that closes in good order, and waits for ever where nobody answers.
+            connection.terminate()
+            await self._pool.release(connection)
 
     async def fetch(self, statement: Statement) -> Rows:
         """Run one statement in a transaction of its own: one round trip."""
@@ -224,3 +234,8 @@ class Manager:
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:
     return Loan(patience.total_seconds(), to_strangers=to_strangers)
+
+
+def _own(lent: Lent) -> PooledConnection:
+    """The pool lends proxies, which forward what they do not know."""
+    return cast("PooledConnection", lent)
