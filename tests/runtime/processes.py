@@ -20,7 +20,8 @@ APPS = Path(__file__).parent / "apps"
 def environment(**settings: str) -> dict[str, str]:
     """The environment of a process: none of our own settings but these."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "ORDERS_"))}
-    return {**kept, "PYTHONPATH": str(APPS), **settings}
+    paths = os.pathsep.join(filter(None, [str(APPS), kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": paths, **settings}
 
 
 def postroad(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,7 @@ from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.upkeep import span
 from postroad.transport.amqp.compare import differences
 from postroad.transport.amqp.connection import Address
-from postroad.transport.amqp.management import read_vhost
+from postroad.transport.amqp.management import matches, read_vhost
 from postroad.transport.topology import DELIVERY_LIMIT, Topology
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _orphans(topology: Topology, seen: Seen) -> Iterator[Finding]:
 
 def smaller(queue: SeenQueue, name: str) -> int | None:
     """A number in effect: the smaller of argument and policy, as RabbitMQ resolves them; None where there is none."""
-    given = [queue.arguments.get(f"x-{name}"), queue.policy.get(name)]
+    given = [queue.arguments.get(f"x-{name}"), (queue.policy or {}).get(name)]
     numbers = [value for value in given if isinstance(value, int)]
     return min(numbers, default=None)
 
@@ -144,6 +143,10 @@ def judge_timeout(consumer: Consumer[Any], queue: SeenQueue) -> Finding:
 
 
 def _policy(queue: SeenQueue) -> Iterator[Finding]:
+    if queue.policy is None:
+        why = "policies, time-outs and limits by policy: the API's user needs the tag policymaker"
+        yield checks.POLICY.not_checked(f"queue {queue.name!r}: {why}")
+        return
     for name in ("message-ttl", "expires"):
         if name in queue.policy:
             yield checks.POLICY.error(f"queue {queue.name!r} has {name} {queue.policy[name]}")
@@ -177,7 +180,4 @@ def judge_rights(topology: Topology, seen: Seen) -> list[Finding]:
 
 
 def _may(pattern: str, name: str) -> bool:
-    try:
-        return bool(pattern) and re.search(pattern, name) is not None
-    except re.error:  # Erlang's patterns know more than ours: then nothing can be said.
-        return True
+    return bool(pattern) and matches(pattern, name)

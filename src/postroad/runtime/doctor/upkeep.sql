@@ -70,7 +70,7 @@ SELECT
 -- name: waiting
 -- How many events wait (counted to 100001), and for how many seconds the oldest of each shard's first has.
 SELECT
-    (SELECT count(*) FROM (SELECT FROM {schema}.outbox LIMIT 100001) AS some) AS count,
+    (SELECT count(*) FROM (SELECT FROM {schema}.outbox LIMIT 100001) AS counted) AS count,
     (
         SELECT extract(EPOCH FROM clock_timestamp() - min(first.recorded))::float8
         FROM generate_series(0, 15) AS number

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
@@ -26,17 +27,17 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True)
 class SeenQueue:
-    """A queue as it stands: its own arguments, and what its policies (operator's included) say."""
+    """A queue as it stands: its own arguments, and what its policies say; None where they may not be read."""
 
     name: str
     durable: bool
     arguments: Mapping[str, Any]
-    policy: Mapping[str, Any]
+    policy: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class SeenExchange:
-    """An exchange as it stands. `policy` is that policy's definition, None where it may not be read."""
+    """An exchange as it stands; `policy` as of a queue."""
 
     name: str
     kind: str
@@ -126,13 +127,12 @@ def read_vhost(url: str, *, vhost: str, user: str) -> Seen:
         Unavailable: the API is away.
     """
     api = Management(url)
-    policies = api.readable("policies", vhost)
-    definitions = None if policies is None else {one["name"]: one["definition"] for one in policies}
+    policies = Policies.read(api, vhost)
     bindings = [one for one in api.get("bindings", vhost) if one["source"]]
     return Seen(
         version=str(api.get("overview").get("rabbitmq_version", "")),
-        queues={one["name"]: _queue(one) for one in api.get("queues", vhost)},
-        exchanges={one["name"]: _exchange(one, definitions) for one in api.get("exchanges", vhost)},
+        queues={one["name"]: _queue(one, policies) for one in api.get("queues", vhost)},
+        exchanges={one["name"]: _exchange(one, policies) for one in api.get("exchanges", vhost)},
         bindings=frozenset(_binding(one) for one in bindings if one["destination_type"] == "queue"),
         between=frozenset(_binding(one) for one in bindings if one["destination_type"] == "exchange"),
         consumed=frozenset(one["queue"]["name"] for one in api.get("consumers", vhost)),
@@ -140,21 +140,58 @@ def read_vhost(url: str, *, vhost: str, user: str) -> Seen:
     )
 
 
-def _queue(shown: Mapping[str, Any]) -> SeenQueue:
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of a virtual host, users' and operators'; `readable` says whether they were shown.
+
+    A queue's own listing is no source: of quorum queues 3.10 does not show there what is in effect.
+    """
+
+    given: Sequence[Mapping[str, Any]]
+    operators: Sequence[Mapping[str, Any]]
+    readable: bool
+
+    @classmethod
+    def read(cls, api: Management, vhost: str) -> Policies:
+        """Ask for both lists; both need the tag policymaker."""
+        given, operators = api.readable("policies", vhost), api.readable("operator-policies", vhost)
+        return cls(given or [], operators or [], readable=given is not None and operators is not None)
+
+    def of(self, name: str, *kinds: str) -> Mapping[str, Any] | None:
+        """What is in effect for `name`: of either list the one of highest priority; of numbers the smaller wins."""
+        if not self.readable:
+            return None
+        merged = dict(_first(self.given, name, kinds))
+        for key, value in _first(self.operators, name, kinds).items():
+            known = merged.get(key)
+            both = isinstance(known, int) and isinstance(value, int)
+            merged[key] = min(known, value) if both else value
+        return merged
+
+
+def _first(policies: Sequence[Mapping[str, Any]], name: str, kinds: Sequence[str]) -> Mapping[str, Any]:
+    matching = [one for one in policies if one["apply-to"] in {"all", *kinds} and matches(one["pattern"], name)]
+    return max(matching, key=lambda one: one["priority"])["definition"] if matching else {}
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern of the broker's finds something in `name`; one that only Erlang can read counts as found."""
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return True
+
+
+def _queue(shown: Mapping[str, Any], policies: Policies) -> SeenQueue:
     arguments = dict(shown.get("arguments") or {})
-    arguments.setdefault("x-queue-type", shown.get("type", "classic"))
-    policy = dict(shown.get("effective_policy_definition") or {})  # An empty one comes as a list.
+    kind = arguments.setdefault("x-queue-type", shown.get("type", "classic"))
+    policy = policies.of(shown["name"], "queues", f"{kind}_queues")
     return SeenQueue(shown["name"], bool(shown.get("durable")), arguments, policy)
 
 
-def _exchange(shown: Mapping[str, Any], definitions: Mapping[str, Any] | None) -> SeenExchange:
-    name = shown.get("policy")
-    policy: Mapping[str, Any] | None = {}
-    if name:
-        policy = None if definitions is None else definitions.get(name, {})
-    return SeenExchange(
-        shown["name"], shown["type"], bool(shown.get("durable")), dict(shown.get("arguments") or {}), policy
-    )
+def _exchange(shown: Mapping[str, Any], policies: Policies) -> SeenExchange:
+    name, arguments = shown["name"], dict(shown.get("arguments") or {})
+    return SeenExchange(name, shown["type"], bool(shown.get("durable")), arguments, policies.of(name, "exchanges"))
 
 
 def _binding(shown: Mapping[str, Any]) -> Binding:
