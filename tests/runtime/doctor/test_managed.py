@@ -209,7 +209,6 @@ def test_an_api_user_without_the_tag_leaves_rights_not_checked(host):
     found = host.look(management_url=host.node.management_url(user, "pw"))
     assert only(found, "broker.rights").severity == "not checked"
     assert only(found, "topology.bindings").severity == "ok"
-    assert {str(one.severity) for one in found["queue.policy"]} == {"not checked"}
     found = host.look(management_url=host.node.management_url(user, "wrong"))
     assert {severity(rows) for rows in found.values()} == {"not checked"}
     assert "PR303" in only(found, "topology.bindings").found
@@ -235,6 +234,17 @@ def test_a_missing_dead_letter_exchange_argument_and_a_limit_of_none_are_errors(
     found = by_name(judge(TOPOLOGY, replace(seen, queues={"orders.book": queue}), consumers=SUBJECT.consumers))
     assert "queue 'orders.book': none" in found["queue.delivery-limit"][0].found
     assert any("x-dead-letter-exchange unset" in one.found for one in found["queue.arguments"])
+
+
+def test_policies_that_may_not_be_read_are_not_checked(host):
+    seen = read_vhost(host.node.management_url(), vhost=host.name, user="guest")
+    hidden = Policies([], [], readable=False).of("orders.book", "queues")
+    queues = {name: replace(queue, policy=hidden) for name, queue in seen.queues.items()}
+    exchanges = {name: replace(exchange, policy=hidden) for name, exchange in seen.exchanges.items()}
+    found = by_name(judge(TOPOLOGY, replace(seen, queues=queues, exchanges=exchanges), consumers=SUBJECT.consumers))
+    assert {str(one.severity) for one in found["queue.policy"]} == {"not checked"}
+    assert "not checked" in {str(one.severity) for one in found["topology.exchanges"]}
+    assert only(found, "queue.delivery-limit").severity == "ok"
 
 
 def test_an_operator_policy_wins_and_of_numbers_the_smaller():
