@@ -22,15 +22,15 @@ AT_ONCE = Limits(
 orders = Producer("orders")
 
 
-@orders.event("order.placed", version=1)
-class OrderPlaced(BaseModel):
-    """An order was placed."""
+@orders.event("order.booked", version=1)
+class OrderBooked(BaseModel):
+    """An order was booked."""
 
     number: int = Field(description="The order's number")
 
 
-@consumer(OrderPlaced, name="orders.book")
-async def book(event: OrderPlaced, delivery: Delivery[Any]) -> None:
+@consumer(OrderBooked, name="orders.book")
+async def book(event: OrderBooked, delivery: Delivery[Any]) -> None:
     """Book it."""
 
 

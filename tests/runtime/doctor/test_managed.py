@@ -86,7 +86,7 @@ def test_a_removed_binding_is_an_error(host, binding):
 
 
 def test_topology_verify_sees_bindings_where_the_url_is_given(host):
-    host.call("queue_unbind", "orders.book", "orders.events", "orders.order.placed.*")
+    host.call("queue_unbind", "orders.book", "orders.events", "orders.order.booked.*")
     given = {"POSTROAD_BROKER_URL": host.url}
     assert postroad("topology", "verify", "orders:app", **given).returncode == 0
     given["POSTROAD_MANAGEMENT_URL"] = host.node.management_url()

@@ -28,7 +28,7 @@ TLS: Final = Check(
 ROLE: Final = Check(
     "database.role", "the runtime role is no superuser, owns nothing of the schema and has no powers beyond rows",
     "a fault or a stolen password could touch every table",
-    "run as a role made for it: `postroad migrate --runtime-role ROLE` as the owner",
+    "create a role, `postroad migrate --runtime-role ROLE` as the owner, and run as it",
 )  # fmt: skip
 RIGHTS: Final = Check(
     "database.rights", "the runtime role may do what its processes need",
@@ -125,12 +125,12 @@ BROKER_RIGHTS: Final = Check(
 )  # fmt: skip
 TOPOLOGY: Final = Check(
     "topology", "every declared exchange and queue exists",
-    "the process does not start, events stay in the outbox", "run `postroad topology apply`",
+    "the process does not start, events stay in the outbox", "run `postroad topology apply MODULE:APP`",
 )  # fmt: skip
 BINDINGS: Final = Check(
     "topology.bindings", "every declared binding stands",
     "events of that type never reach the queue while others still do, and nothing shows it",
-    "run `postroad topology apply`, then replay what was missed",
+    "run `postroad topology apply MODULE:APP`, then replay what was missed",
 )  # fmt: skip
 FOREIGN: Final = Check(
     "topology.foreign", "nothing else is bound to the App's queues and exchanges",
@@ -149,7 +149,7 @@ ORPHANS: Final = Check(
 ARGUMENTS: Final = Check(
     "queue.arguments", "the arguments that decide loss: type, dead-lettering, overflow, limits, single consumer",
     "messages are dropped without an error, or on one disk alone",
-    "arguments cannot be changed: empty and delete the queue, then run `postroad topology apply`",
+    "arguments cannot be changed: empty and delete the queue, then run `postroad topology apply MODULE:APP`",
 )  # fmt: skip
 LIMIT: Final = Check(
     "queue.delivery-limit", "the delivery limit in effect, by argument and policy: never none, never small",

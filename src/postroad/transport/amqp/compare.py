@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from postroad.transport.amqp.management import Seen, SeenExchange
     from postroad.transport.topology import Binding, Exchange, Queue, Topology
 
-APPLY: Final = "run: postroad topology apply"
+APPLY: Final = "run: postroad topology apply MODULE:APP"
 LOSING: Final = (
     "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-consumer-timeout",
     "x-single-active-consumer", "x-dead-letter-exchange", "x-dead-letter-routing-key",
