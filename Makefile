@@ -12,7 +12,7 @@ PYTEST ?=
 # Options of the benchmark: --rounds, --count, --only.
 BENCH ?=
 
-.PHONY: help setup demo test bench check lint types floors fmt clean
+.PHONY: help setup demo test sabotage bench check lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: setup ## Real flights from one service's database to another's, over Rabbi
 
 test: setup ## The whole suite, in parallel, on servers that it starts by itself
 	$(BIN)/pytest -n $(JOBS) --dist=loadgroup $(PYTEST)
+
+sabotage: setup ## Each mechanism switched off in turn, by tests: every one must turn its test red
+	PYTHONPATH=tests $(BIN)/pytest -p sabotage_report -m sabotage -n $(JOBS) --dist=loadgroup -q $(PYTEST)
 
 bench: setup .stamps/bench ## Rates against a hand-written floor and a peer, as ratios; benchmarks/results/latest.json
 	$(BIN)/python benchmarks/run.py $(BENCH)

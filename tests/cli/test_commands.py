@@ -123,7 +123,7 @@ def test_migrate_prints_sql_that_does_the_same(postgres: Postgres, empty_databas
     postgres.execute(done.stdout, database=name)
     url = postgres.url(name, "pr_runtime")
     findings = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=url))["findings"]
-    assert {one["check"]: one["judgement"] for one in findings}["rights"] == "ok"
+    assert {one["name"]: one["severity"] for one in findings}["database.rights"] == "ok"
 
 
 def test_migrate_prints_its_sql_as_a_json_document_too() -> None:
@@ -296,42 +296,47 @@ def test_the_catalog_shows_events_and_subscriptions() -> None:
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_sound_installation(runtime_url: str, vhost: str) -> None:
-    given = {"POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": vhost}
+    given = {
+        "POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": vhost, "POSTROAD_AUTHOR_ROLE": "pr_author",
+    }  # fmt: skip
     document(postroad("topology", "apply", "orders:app", "--json", **given))
     report = document(postroad("doctor", "orders:app", "--json", **given))
-    judged = {one["check"]: one["judgement"] for one in report["findings"]}
+    judged = {one["name"]: one["severity"] for one in report["findings"]}
     assert report["ok"]
+    assert "error" not in judged.values()
     assert judged.items() >= {
-        "database": "ok", "database version": "ok", "role": "ok", "schema": "ok", "rights": "ok",
-        "direct connection": "ok", "broker": "ok", "broker version": "ok", "topology": "ok",
-        "bindings and policies": "not checked",
+        "database": "ok", "database.version": "ok", "database.role": "ok", "schema": "ok", "database.rights": "ok",
+        "database.author": "ok", "direct": "ok", "broker": "ok", "broker.version": "ok", "broker.user": "note",
+        "topology": "ok", "queue.dead-letters": "ok", "topology.bindings": "not checked",
+        "queue.delivery-limit": "not checked", "broker.rights": "not checked",
     }.items()  # fmt: skip
-    assert "0 problems" in postroad("doctor", **given).stdout
+    shown = postroad("doctor", "orders:app", **given)
+    assert shown.returncode == 0
+    assert "0 errors" in shown.stdout
+    assert "POSTROAD_MANAGEMENT_URL is not set" in shown.stdout
 
 
-def test_the_doctor_names_each_problem_with_its_cost_and_remedy(author_url: str, vhost: str) -> None:
+def test_the_doctor_names_each_error_with_its_cost_and_remedy(author_url: str, vhost: str) -> None:
     given = {
         "POSTROAD_DATABASE_URL": author_url, "POSTROAD_BROKER_URL": vhost, "POSTROAD_PORT": "tcp://10.0.0.1:80",
         "POSTROAD_DIRECT_URL": f"postgresql://u@127.0.0.1:{free_port()}/x",
     }  # fmt: skip
     report = document(postroad("doctor", "orders:app", "--json", **given), Exit.FINDINGS)
-    problems = {one["check"] for one in report["findings"] if one["judgement"] == "problem"}
-    assert problems == {"database", "direct connection", "topology"}
-    assert all(one["remedy"] for one in report["findings"] if one["judgement"] in {"problem", "warning"})
-    assert {one["check"] for one in report["findings"] if one["judgement"] == "warning"} == {"settings"}
+    assert not report["ok"]
+    errors = {one["name"] for one in report["findings"] if one["severity"] == "error"}
+    assert errors == {"database.rights", "direct", "topology"}
+    told = [one for one in report["findings"] if one["severity"] in {"error", "warning", "note"}]
+    assert all(one["found"] and one["lost"] and one["remedy"] for one in told)
+    assert "settings" in {one["name"] for one in told if one["severity"] == "warning"}
+    shown = postroad("doctor", "orders:app", **given)
+    assert shown.returncode == Exit.FINDINGS
+    assert "lost: " in shown.stdout
+    assert "do:   " in shown.stdout
 
 
-def test_the_doctor_says_when_the_schema_is_too_old(postgres: Postgres, database: str, runtime_url: str) -> None:
-    postgres.execute("DELETE FROM postroad.migration", database=database.rpartition("/")[2])
-    report = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=runtime_url), Exit.FINDINGS)
-    assert any("PR203" in one["found"] for one in report["findings"] if one["judgement"] == "problem")
-
-
-def test_the_doctor_warns_of_a_superuser_and_of_missing_partitions(postgres: Postgres, database: str) -> None:
-    name = database.rpartition("/")[2]
-    tomorrow = postgres.execute(
-        "SELECT to_char(now() AT TIME ZONE 'UTC' + interval '1 day', 'YYYYMMDD')", database=name
-    )
-    postgres.execute(f"DROP TABLE postroad.event_7_{tomorrow[0][0]}", database=name)
-    report = document(postroad("doctor", "--json", POSTROAD_DATABASE_URL=database))
-    assert {one["check"] for one in report["findings"] if one["judgement"] == "warning"} == {"role", "partitions"}
+def test_the_doctor_of_a_database_that_is_away_ends_with_one_and_no_traceback() -> None:
+    url = f"postgresql://u:hush@127.0.0.1:{free_port()}/x"
+    done = postroad("doctor", "--json", POSTROAD_DATABASE_URL=url)
+    report = document(done, Exit.FINDINGS)
+    assert {one["name"] for one in report["findings"] if one["severity"] == "error"} == {"database", "direct"}
+    assert "hush" not in done.stdout + done.stderr

@@ -140,7 +140,7 @@ def test_the_quick_start_leads_from_installation_to_an_effect(urls: dict[str, st
         assert wait_until(lambda: terminal.command(look) == "A-1|1999\n", within=seconds(30), every=seconds(0.1))
         terminal.run(see)
     assert "0 in quarantine" in terminal.printed["postroad quarantine list"]
-    assert "0 problems" in terminal.printed["postroad doctor billing_app:app"]
+    assert "0 errors" in terminal.printed["postroad doctor billing_app:app"]
 
 
 # --- the rights on the broker that docs/operations.md asks for --------------------------------------------------------

@@ -3,43 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from postroad.cli import show
 from postroad.cli.load import HELP, load
 
+if TYPE_CHECKING:
+    from postroad.runtime import doctor as room
+
 
 def doctor(
     reference: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help=HELP)] = None,
     *,
+    author_role: Annotated[
+        str | None,
+        typer.Option(envvar="POSTROAD_AUTHOR_ROLE", help="The role that only publishes: it is looked at too."),
+    ] = None,
     json: show.AsJson = False,
 ) -> None:
     """Look at everything that a process stands on; what is not well is told with its cost and its remedy.
 
-    Database and broker reachable, versions, role and rights, schema, partitions ahead, and with an App its topology.
-    It changes nothing. Exit code 1 where there is a problem; warnings alone are 0.
+    Database, roles and rights, connections, partitions, vacuum, what waits; broker, and with an App its topology and
+    limits. It changes nothing. Exit code 1 where there is an error; warnings alone are 0.
     """
     from postroad.runtime import doctor as room
     from postroad.runtime import operations
 
     settings = operations.database_settings()
-    topology = None if reference is None else load(reference).topology
+    subject = None if reference is None else _subject(reference)
 
     async def examine() -> list[room.Finding]:
         return [
             *room.examine_settings(settings),
-            *await room.examine_database(settings),
-            *await room.examine_broker(settings, topology),
+            *await room.examine_database(settings, subject, author=author_role),
+            *await room.examine_broker(settings, subject),
         ]
 
-    findings = asyncio.run(examine())
-    problems = [one for one in findings if one.judgement is room.Judgement.PROBLEM]
+    findings = [*asyncio.run(examine()), *room.examine_management(settings, subject)]
+    errors = [one for one in findings if one.severity is room.Severity.ERROR]
     if json:
-        show.document({"ok": not problems, "findings": [one.as_json() for one in findings]})
+        show.document({"ok": not errors, "findings": [one.as_json() for one in findings]})
     else:
-        rows = [(one.judgement.value, one.check, one.found, one.remedy) for one in findings]
-        show.table(f"{len(problems)} problems", ("", "check", "found", "what would be lost, what to do"), rows)
-    if problems:
+        _print(findings)
+    if errors:
         raise typer.Exit(1)
+
+
+def _subject(reference: str) -> room.Subject:
+    from postroad.runtime import doctor as room
+    from postroad.runtime.app import Wires
+
+    app = load(reference)
+    return room.Subject(app.declarations, Wires(app.declarations, {}).connections)
+
+
+def _print(findings: list[room.Finding]) -> None:
+    for one in findings:
+        show.line(f"{one.severity:<12} {one.name:<22} {one.found}")
+        if one.lost:
+            show.line(f"{'':12} lost: {one.lost}")
+            show.line(f"{'':12} do:   {one.remedy}")
+    counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
+    unseen = sum(one.severity == "not checked" for one in findings)
+    show.line(", ".join(f"{count} {name}s" for name, count in counts.items()) + f", {unseen} not checked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -12,6 +12,7 @@ from postroad.cli import show
 from postroad.cli.load import HELP, load
 
 app = typer.Typer(no_args_is_help=True, help="The exchanges, queues and bindings of an App on RabbitMQ.")
+_POLICIES: Final = "not checked: policies, time-outs and rights; see `postroad doctor`"
 Reference: TypeAlias = Annotated[str, typer.Argument(metavar="MODULE:APP", help=HELP)]
 
 
@@ -58,22 +59,28 @@ def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
 
 @app.command("verify")
 def verify(reference: Reference, *, json: show.AsJson = False) -> None:
-    """Say what the broker lacks, as far as AMQP shows it; exit code 1 where it lacks something."""
+    """Say what the broker lacks or has otherwise; exit code 1 where there is something.
+
+    AMQP shows what exists; with POSTROAD_MANAGEMENT_URL bindings, arguments and exchanges are compared too.
+    """
     from postroad.runtime import operations
     from postroad.transport.amqp import NOT_CHECKED
 
-    topology = load(reference).topology
-    lacking = asyncio.run(operations.verify_topology(operations.topology_settings(), topology))
+    topology, settings = load(reference).topology, operations.topology_settings()
+    found = list(asyncio.run(operations.verify_topology(settings, topology)))
+    if settings.management_url is not None:
+        found += operations.compare_topology(settings, topology)
+    note = NOT_CHECKED if settings.management_url is None else _POLICIES
     if json:
         differences = [
-            {"kind": one.kind, "name": one.name, "problem": one.problem, "remedy": one.remedy} for one in lacking
+            {"kind": one.kind, "name": one.name, "problem": one.problem, "remedy": one.remedy} for one in found
         ]
-        show.document({"differences": differences, "note": NOT_CHECKED})
+        show.document({"differences": differences, "note": note})
     else:
-        for one in lacking:
+        for one in found:
             show.line(one.line)
-        if not lacking:
+        if not found:
             show.line("every exchange and queue exists")
-        sys.stderr.write(f"{NOT_CHECKED}\n")
-    if lacking:
+        sys.stderr.write(f"{note}\n")
+    if found:
         raise typer.Exit(1)

@@ -22,6 +22,9 @@ from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import translated
 from postroad.transport.amqp import AmqpTransport
+from postroad.transport.amqp.compare import differences
+from postroad.transport.amqp.connection import Address
+from postroad.transport.amqp.management import read_vhost
 from postroad.work import Kept, list_quarantine, release
 
 if TYPE_CHECKING:
@@ -219,6 +222,20 @@ async def verify_topology(settings: Settings, topology: Topology) -> Sequence[Di
         Unavailable: the broker is away.
     """
     return await admin_transport(settings).verify(topology)
+
+
+def compare_topology(settings: Settings, topology: Topology) -> Sequence[Difference]:
+    """How bindings, arguments and exchanges on the broker differ, through POSTROAD_MANAGEMENT_URL. Blocks.
+
+    Raises:
+        AccessRefused: the API's user may not look.
+        SettingsError: POSTROAD_MANAGEMENT_URL is not set.
+        Unavailable: the API is away.
+    """
+    if settings.management_url is None:
+        raise SettingsError("PR201", "POSTROAD_MANAGEMENT_URL is not set; give http://user:password@host:15672")
+    address = Address.of(settings.broker_url)
+    return differences(topology, read_vhost(settings.management_url, vhost=address.vhost, user=address.user))
 
 
 def admin_transport(settings: Settings) -> AmqpTransport:

@@ -71,6 +71,16 @@ class Address:
         place = f"{given.host}:{given.port}, virtual host {given.virtual_host!r}"
         return cls(url=url, place=place, user=given.credentials.username)
 
+    @property
+    def vhost(self) -> str:
+        """The virtual host."""
+        return str(pika.URLParameters(self.url).virtual_host)
+
+    @property
+    def host(self) -> str:
+        """The host's name or address."""
+        return str(pika.URLParameters(self.url).host)
+
     def parameters(self, settings: AmqpSettings, *, role: str) -> pika.URLParameters:
         """Fresh parameters: pika writes into them."""
         parameters = pika.URLParameters(self.url)

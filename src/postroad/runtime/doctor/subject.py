@@ -1,0 +1,66 @@
+"""What the doctor is asked about, and where its patience ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from postroad.clock import minutes, seconds
+from postroad.runtime.doctor.checks import SETTINGS
+from postroad.runtime.settings import Role, Settings
+
+if TYPE_CHECKING:
+    from postroad.consume.consumer import Consumer
+    from postroad.runtime.declarations import Declarations
+    from postroad.runtime.doctor.findings import Finding
+    from postroad.transport.topology import Topology
+
+_HEARTBEAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """From where on a finding is a warning."""
+
+    days_ahead: int = 7
+    vacuum_age: timedelta = minutes(15)
+    vacuum_transactions: int = 1_000_000
+    """For transactions of other roles, whose age in time only pg_read_all_stats shows."""
+    writer_age: timedelta = seconds(30)
+    waiting_age: timedelta = minutes(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An App to be looked at: its declarations, and how many pooled connections a process of given settings opens."""
+
+    declarations: Declarations
+    pooled: Callable[[Settings], int]
+
+    @property
+    def topology(self) -> Topology:
+        """What must stand on the broker."""
+        return self.declarations.topology()
+
+    @property
+    def consumers(self) -> tuple[Consumer[Any], ...]:
+        """The App's consumers."""
+        return self.declarations.consumers
+
+    def bill(self, settings: Settings) -> Mapping[str, int]:
+        """Connections to the database of one process: for each role alone, and for all that `settings` name."""
+        alone = {str(role): frozenset({role}) for role in Role if role in settings.roles}
+        cases = {**alone, "together": settings.roles}
+        return {
+            name: (settings.pool_size or self.pooled(replace(settings, roles=roles))) + _HEARTBEAT
+            for name, roles in cases.items()
+        }
+
+
+def examine_settings(settings: Settings) -> list[Finding]:
+    """Look at the environment: variables that look like settings and are none."""
+    if not settings.strangers:
+        return [SETTINGS.ok("every variable is known")]
+    return [SETTINGS.warning(f"{name} is not a setting") for name in settings.strangers]
