@@ -25,13 +25,17 @@ else:
 T = TypeVar("T")
 
 
+_OURS = ("BEGIN", "ROLLBACK")
+"""Statements around a stranger's: a rollback waits for what it stops, and has to end sooner than that."""
+
+
 class Loan:
     """What holds for a connection of our pool until it goes back: whose it is, and how long a statement may take."""
 
     __slots__ = ("patience", "silent", "to_strangers")
 
     def __init__(self, patience: float, *, to_strangers: bool) -> None:
-        """Each statement may take `patience` seconds; of strangers' only ``BEGIN``, which is ours."""
+        """Each statement may take `patience` seconds; of strangers' only those that are ours."""
         self.patience = patience
         self.to_strangers = to_strangers
         self.silent = False
@@ -74,7 +78,7 @@ class PooledConnection(_DriverConnection):
         """See asyncpg."""
         answer = super().execute
         loan = self._loan
-        if loan is None or (loan.to_strangers and not query.startswith("BEGIN")):
+        if loan is None or (loan.to_strangers and not query.startswith(_OURS)):
             tag = await answer(query, *args, timeout=timeout)
         else:
             tag = await self._in_time(loan, answer(query, *args, timeout=loan.patience))
