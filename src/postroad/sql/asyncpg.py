@@ -26,6 +26,10 @@ else:
 T = TypeVar("T")
 
 
+_OURS = ("BEGIN", "ROLLBACK")
+"""Statements around a stranger's: a rollback waits for what it stops, and has to end sooner than that."""
+
+
 class Loan:
     """What holds for a connection of our pool until it goes back: whose it is, and how long a statement may take.
 
@@ -35,7 +39,7 @@ class Loan:
     __slots__ = ("guarded", "patience", "silent", "to_strangers")
 
     def __init__(self, patience: float, *, to_strangers: bool) -> None:
-        """Each statement may take `patience` seconds; of strangers' only ``BEGIN``, which is ours."""
+        """Each statement may take `patience` seconds; of strangers' only those that are ours."""
         self.patience = patience
         self.to_strangers = to_strangers
         self.guarded = False
@@ -84,7 +88,7 @@ class PooledConnection(_DriverConnection):
         loan = self._loan
         if loan is not None and loan.guarded:
             check(query)
-        if loan is None or (loan.to_strangers and not query.startswith("BEGIN")):
+        if loan is None or (loan.to_strangers and not query.startswith(_OURS)):
             work = super().execute(query, *args, timeout=timeout)
         else:
             work = self._in_time(loan, super().execute(query, *args, timeout=loan.patience))
