@@ -30,6 +30,8 @@ from postroad.signals.catalog.outbox import (
     PublishesSettled,
     PublishRefused,
     PublishResult,
+    RouteBlocked,
+    RouteReleased,
     ShardsHeld,
 )
 from postroad.signals.catalog.runtime import (
@@ -98,6 +100,8 @@ __all__ = [
     "PublishesSettled",
     "QuarantineState",
     "QueueDepth",
+    "RouteBlocked",
+    "RouteReleased",
     "ServiceFailed",
     "ServiceReady",
     "ServiceStarted",
