@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -12,7 +13,6 @@ from dispatching import an_event
 from postroad.clock import seconds
 from postroad.errors import Unavailable
 from postroad.outbox import store
-from postroad.outbox.stage import StagedEvent
 from postroad.outbox.store import QUERIES
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
@@ -27,6 +27,9 @@ from postroad.signals.catalog import (
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.transport.base import Settled, Settlement
 from support import until
+
+if TYPE_CHECKING:
+    from postroad.outbox.stage import StagedEvent
 
 
 async def waiting(connection) -> int:
@@ -260,6 +263,7 @@ async def test_with_the_broker_away_nothing_is_read_and_the_shards_are_kept(auth
 
 async def test_the_window_bounds_what_is_unanswered_by_count_and_by_bytes(author, broker, process):
     broker.at_once = False
+
     def of_ten_routes() -> list[StagedEvent]:
         return [
             an_event(f"k{number}", envelope=b"x" * 1000, route=f"flights.flight.kind{number % 10}.v1")

@@ -72,7 +72,10 @@ class Clearer:
         holds: Callable[[int, Lease], bool],
         lost: Callable[[Lease], None],
     ) -> None:
-        """`held` are the shards; `holds` asks whether a shard is still held under a lease; `lost` is told when the database says it is not."""
+        """`held` are the shards to read, with their leases; `holds` asks whether one is still held under a lease.
+
+        `lost` is told when the database says that it is not.
+        """
         self._schema = schema
         self._window = window
         self._waiting = waiting

@@ -38,7 +38,7 @@ NOTHING: Final = Behind()
 
 
 class Following:
-    """Reads rows of passed routes. What a read found counts only once it is `done`: a read that fails leaves nothing."""
+    """Reads rows of passed routes. What it found counts only once the read is `done`: one that fails leaves nothing."""
 
     def __init__(self, *, schema: str, routes: Routes, window: Window, waiting: Waiting, page: int) -> None:
         """`page` is the most rows of a read."""
@@ -52,7 +52,7 @@ class Following:
         """Rows of routes that may go on, up to their share of the window and `limit`; a probe for each that is due."""
         found = Behind()
         for passed, room in list(self._routes.to_follow()):
-            await self._follow(hand, leases, passed, min(room, limit), found)
+            await self._follow(hand, leases, passed, found, limit=min(room, limit))
         for passed in self._routes.to_probe():
             await self._probe(hand, leases, passed, found)
         return found
@@ -74,7 +74,7 @@ class Following:
         return found.more
 
     async def _follow(
-        self, hand: AsyncHand, leases: Mapping[int, Lease], passed: Passed, limit: int, found: Behind
+        self, hand: AsyncHand, leases: Mapping[int, Lease], passed: Passed, found: Behind, *, limit: int
     ) -> None:
         before = dict(passed.back)
         ranges = self._routes.ranges(passed, leases)
@@ -112,10 +112,6 @@ class Following:
     ) -> Sequence[Row]:
         but = self._window.places()
         if again:
-            return await hand.fetch(
-                store.refused(self._schema, leases, passed.route.key, but=but, limit=_CANDIDATES)
-            )
+            return await hand.fetch(store.refused(self._schema, leases, passed.route.key, but=but, limit=_CANDIDATES))
         ranges = self._routes.ranges(passed, leases)
-        return await hand.fetch(
-            store.behind(self._schema, ranges, passed.route.key, but=but, limit=_CANDIDATES)
-        )
+        return await hand.fetch(store.behind(self._schema, ranges, passed.route.key, but=but, limit=_CANDIDATES))

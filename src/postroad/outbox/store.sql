@@ -15,6 +15,9 @@ CROSS JOIN LATERAL (
 ORDER BY page.place
 LIMIT $4;
 
+-- In the following, ranges and conditions are written so that the planner cannot guess that few rows fit them: it
+-- would fetch a whole range and sort it (a hundred thousand rows for fifty), rather than follow the primary key.
+
 -- name: passing
 -- As fresh, but passing over the routes $5 whatever their number. `top` is how far each shard was looked through, if
 -- all that was found of it is listed.
@@ -31,7 +34,7 @@ LEFT JOIN LATERAL (
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
     WHERE o.shard = held.shard AND o.place > held.cursor
-        AND (o.target IS NOT NULL OR o.route <> ALL($5::text[]))
+        AND CASE WHEN o.target IS NULL THEN o.route <> ALL($5::text[]) ELSE TRUE END
     ORDER BY o.place
     LIMIT $3
 ) AS page ON TRUE
@@ -45,10 +48,12 @@ FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS held (shard, low, hig
 CROSS JOIN LATERAL (
     SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.low AND o.place <= held.high
-        AND o.route = $4 AND o.target IS NULL
-        AND o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
-        AND o.place NOT IN (SELECT unnest($5::bigint[]))
+    WHERE o.shard = held.shard AND o.place > held.low AND (o.shard, o.place) <= (held.shard, held.high)
+        AND CASE
+            WHEN o.attempts = 0 AND o.route = $4 AND o.target IS NULL
+                AND (o.available_at IS NULL OR o.available_at <= now())
+            THEN o.place NOT IN (SELECT unnest($5::bigint[]))
+        END
     ORDER BY o.place
     LIMIT $6
 ) AS page
@@ -98,10 +103,12 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
         FROM {schema}.outbox AS o
-        WHERE o.shard = held.shard AND o.place > held.low AND o.place <= held.high
-            AND o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
-            AND o.place NOT IN (SELECT unnest($4::bigint[]))
-            AND (o.target IS NOT NULL OR o.route <> ALL($6::text[]))
+        WHERE o.shard = held.shard AND o.place > held.low AND (o.shard, o.place) <= (held.shard, held.high)
+            AND CASE
+                WHEN o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
+                    AND (o.target IS NOT NULL OR o.route <> ALL($6::text[]))
+                THEN o.place NOT IN (SELECT unnest($4::bigint[]))
+            END
         ORDER BY o.place
         LIMIT $5
     ) AS page

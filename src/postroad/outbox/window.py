@@ -30,8 +30,9 @@ class Window:
     )  # fmt: skip
 
     def __init__(self, limit: int, limit_bytes: int, *, share: int = SHARE) -> None:
-        """At most `limit` rows and `limit_bytes` bytes are with the broker at once, and one part in `share` of either
-        of one route; one row always may be.
+        """At most `limit` rows and `limit_bytes` bytes are with the broker at once; one row always may be.
+
+        Of one route it is one part in `share` of either.
         """
         self._limit = limit
         self._limit_bytes = limit_bytes
@@ -86,8 +87,10 @@ class Window:
         return self._shards[shard] > 0
 
     def slow(self, now: float, *, full: float, silent: float) -> frozenset[str]:
-        """The routes that hold others up: their oldest publish has no answer for `silent` seconds while younger ones
-        of other routes have, or for `full` seconds while the next ready row waits for their limit.
+        """The routes that hold others up, or would.
+
+        Their oldest publish has no answer for `silent` seconds while younger ones of other routes have, or for `full`
+        seconds while the next ready row waits for their limit.
         """
         oldest: dict[str, float] = {}
         for flight in self._sent.values():
@@ -129,9 +132,7 @@ class Window:
         batch: list[Outgoing] = []
         taken = 0
         for flight in self._ready:
-            if self._sent and (
-                len(self._sent) >= self._limit or self._bytes + flight.size > self._limit_bytes
-            ):
+            if self._sent and (len(self._sent) >= self._limit or self._bytes + flight.size > self._limit_bytes):
                 break
             if not self._fits(flight):
                 self._hindered = flight.lane

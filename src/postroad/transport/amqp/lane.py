@@ -285,8 +285,7 @@ class Lane:
             if ticket is not None:
                 settled.append(self._outcome(number, ticket, refused=refused))
         self._settle(settled)
-        if last > self._highest:
-            self._highest = last
+        self._highest = max(self._highest, last)
         self._answered_at = self._clock.monotonic()
         if self._cautious:
             self._cautious = max(self._cautious - len(settled), 0)

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from postroad.clock import Clock
 from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.lane import LOOKS, ROLE, Lane
 from postroad.transport.base import Outgoing, Settled, Settlement
 
 if TYPE_CHECKING:
+    from postroad.clock import Clock
     from postroad.signals import Signals
     from postroad.transport.amqp.connection import AmqpSettings, CoalescedConnection
 
@@ -30,6 +30,7 @@ class AmqpPublisher:
     OVERDUE, what else is on its channel UNKNOWN, and the channel is replaced; while the broker blocks us no time
     counts. Probes go out on channels of their own, one for each route.
     """
+
     def __init__(
         self,
         *,
