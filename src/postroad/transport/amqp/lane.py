@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from postroad.transport.amqp.connection import AmqpSettings, CoalescedConnection
 
 ROLE: Final = "publish"
-LOOKS: Final = 10
-"""How often in a time limit the oldest unanswered publish is looked at; also how much sooner a stall is judged."""
+SOONER: Final = 20
+"""How much sooner than the time limit it is judged that one queue hangs and the whole connection with it."""
 
 
 class Lane:
@@ -193,8 +193,8 @@ class Lane:
         if self._sent[0][1] < now - limit:
             self._overdue(self._last_before(now - limit))
             self._replace()
-        elif self._stalled(lowest, now - limit / LOOKS):
-            self._overdue(min(self._highest, self._last_before(now - limit / LOOKS)))
+        elif self._stalled(lowest, now - limit / SOONER):
+            self._overdue(min(self._highest, self._last_before(now - limit / SOONER)))
             connection.abort()
 
     def _stalled(self, lowest: int, since: float) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from postroad.transport.amqp.handover import Bell, post
-from postroad.transport.amqp.lane import LOOKS, ROLE, Lane
+from postroad.transport.amqp.lane import ROLE, SOONER, Lane
 from postroad.transport.base import Outgoing, Settled, Settlement
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class AmqpPublisher:
         """Look now and then whether the broker owes an answer for too long."""
         if self._look is not None:
             self._look.cancel()
-        every = self._settings.confirm_within.total_seconds() / LOOKS / 2
+        every = self._settings.confirm_within.total_seconds() / SOONER / 3
         self._look = asyncio.get_running_loop().call_later(every, self._watch)
         if self._blocked:
             return
