@@ -42,9 +42,9 @@ class DispatchSettings:
     gauge: timedelta = seconds(5)
     """How often the state of the outbox is measured, by the holder of the first shard."""
     full: timedelta = timedelta(milliseconds=100)
-    """How long the oldest publish of a route may be unanswered while its limit stops others, until it is passed."""
+    """How long nothing of a route may be answered while its limit stops others, until it is passed over."""
     silent: timedelta = timedelta(milliseconds=250)
-    """How long it may be unanswered while younger ones of other routes are answered, until its route is passed."""
+    """How long nothing of it may be answered while younger publishes of other routes are, until it is passed over."""
     refused: Backoff = _REFUSED
     """The waits of rows that the broker returned or refused, and of the probes of their route; they are never given
     up, only ever later."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 SHARE = 4
 """Each route may hold one part in so many of the window."""
 
+_CRAWL = 1.0
+_NEVER = (0.0, 0.0)
+
 
 class Window:
     """The rows between the outbox and the broker.
@@ -45,7 +48,7 @@ class Window:
         self._sent: dict[int, Flight] = {}
         self._shards: Counter[int] = Counter()
         self._lanes: dict[str, tuple[int, int]] = {}  # How many rows and bytes of a route are with the broker.
-        self._answered: dict[str, float] = {}  # When the newest publish that was confirmed of a route was sent.
+        self._answered: dict[str, tuple[float, float]] = {}  # When the last one confirmed of a route was sent, and was.
         self._hindered: str | None = None  # The route whose limit the first ready row waits for.
         self._suspects: set[int] = set()
 
@@ -72,7 +75,7 @@ class Window:
 
     def confirmed_at(self, lane: str) -> float:
         """When the newest publish that was confirmed of a route was sent; 0 is never."""
-        return self._answered.get(lane, 0.0)
+        return self._answered.get(lane, _NEVER)[0]
 
     def places(self) -> list[int]:
         """The places of all rows in the window: whoever reads must pass them over."""
@@ -89,8 +92,9 @@ class Window:
     def slow(self, now: float, *, full: float, silent: float) -> frozenset[str]:
         """The routes that hold others up, or would.
 
-        Their oldest publish has no answer for `silent` seconds while younger ones of other routes have, or for `full`
-        seconds while the next ready row waits for their limit.
+        Nothing of them was answered for `silent` seconds, while younger ones of other routes were; or for `full`
+        seconds, while the next ready row waits for their limit; or they come so slowly that their limit takes longer
+        than a second. A route that is merely busy is not passed over: the next row waits for some milliseconds.
         """
         oldest: dict[str, float] = {}
         for flight in self._sent.values():
@@ -98,12 +102,14 @@ class Window:
                 break
             if flight.lane and not flight.probe:
                 oldest[flight.lane] = min(flight.sent_at, oldest.get(flight.lane, now))
-        return frozenset(
-            lane
-            for lane, since in oldest.items()
-            if lane == self._hindered
-            or (since < now - silent and any(at > since for each, at in self._answered.items() if each != lane))
-        )
+        return frozenset(lane for lane, since in oldest.items() if self._is_slow(lane, since, now, (full, silent)))
+
+    def _is_slow(self, lane: str, oldest: float, now: float, limits: tuple[float, float]) -> bool:
+        full, silent = limits
+        still = max(oldest, self._answered.get(lane, _NEVER)[1])
+        if lane == self._hindered and (still < now - full or oldest < now - _CRAWL):
+            return True
+        return still < now - silent and any(sent > oldest for each, (sent, _) in self._answered.items() if each != lane)
 
     def admit(self, flights: Iterable[Flight]) -> None:
         """Take rows that were read, with their publishes; they go out in order of place."""
@@ -162,7 +168,7 @@ class Window:
             self._take_off(flight)
             flight.settled_at = now
             if answer.settlement is Settlement.CONFIRMED:
-                self._answered[flight.lane] = flight.sent_at
+                self._answered[flight.lane] = (flight.sent_at, now)
                 confirmed.append(flight)
             else:
                 others.append((flight, answer))
