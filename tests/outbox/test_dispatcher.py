@@ -347,7 +347,7 @@ async def test_the_hot_reads_use_the_primary_key_while_a_hundred_thousand_rows_w
     asked = {
         "fresh": (shards, [0] * 16, 64, 500),
         "between": (shards, [50_000] * 16, [52_000] * 16, list(range(50_000, 51_000)), 500, []),
-        "passing": (shards, [0] * 16, 64, 500, ["b.c.d.v1"]),
+        "passing": (shards, [0] * 16, 64, 500, ["b.c.d.v1"], 4000),
         "behind": (shards, [50_000] * 16, [52_000] * 16, "a.b.c.v1", list(range(50_000, 51_000)), 500),
         "retries": (shards, [], 400, []),
         "refused": (shards, "a.b.c.v1", [], "gone", 50),

@@ -131,19 +131,25 @@ class Reader:
         even = min(limit, 2 * -(-limit // len(cursors)))
         each = min(limit, max(self._each, even))
         tops: dict[int, int] = {}
+        far = False
         if passed:
-            all_rows = await hand.fetch(store.passing(self._schema, cursors, passed, each=each, limit=limit))
+            ahead = self._passed.ahead()
+            if not ahead:
+                return (), {}
+            asked = store.passing(self._schema, cursors, passed, each=each, limit=limit, ahead=ahead)
+            all_rows = await hand.fetch(asked)
             rows: Sequence[Row] = [row for row in all_rows if row["place"] is not None]
             if len(all_rows) < limit + len(cursors):
                 counts = _count(rows)
-                tops = {row["of_shard"]: row["top"] or 0 for row in all_rows if counts[row["of_shard"]] < each}
+                tops = {row["of_shard"]: row["top"] for row in all_rows if counts[row["of_shard"]] < each}
+                far = ahead >= self._settings.page and any(row["seen"] >= ahead for row in all_rows)
         else:
             rows = await hand.fetch(store.fresh(self._schema, cursors, each=each, limit=limit))
         full = len(rows) >= limit
         capped = not full and len(rows) >= each and any(n >= each for n in _count(rows).values())
         # Most shards hold alike; where one holds the most, it alone is read in larger pieces.
         self._each = min(limit, each * 2) if capped else even
-        self.more = full or capped
+        self.more = full or capped or far
         for row in rows:
             tops[row["shard"]] = max(row["place"], tops.get(row["shard"], 0))
         return rows, tops

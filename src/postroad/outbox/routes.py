@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from postroad.outbox.flight import Flight, Route, route
 from postroad.signals.catalog import RouteBlocked, RouteReleased
@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from postroad.outbox.window import Window
     from postroad.signals import Signals
 
+_FAR: Final = 4000
+_NEAR: Final = 250
+
 
 @dataclass(slots=True, eq=False)
 class Passed:
     """A route whose rows are passed over; `back` says, per shard, above which place they are to be read again.
 
     Its breaker is `blocked` from a refusal until a probe is confirmed: until then nothing but one probe per backoff
-    is sent of it. Otherwise it is only behind, and its rows are read apart from the others' until it has caught up.
+    is sent of it. Otherwise it is only behind, and its rows are read apart from the others' until it has caught up;
+    one that `crawls` has kept a publish waiting for over a second.
     """
 
     route: Route
     back: dict[int, int]
     blocked: bool = False
+    crawls: bool = False
     since: float = 0.0
     tries: int = 0
     probe_at: float = 0.0
@@ -139,8 +144,21 @@ class Routes:
             self._clock.monotonic(), full=settings.full.total_seconds(), silent=settings.silent.total_seconds()
         )
         for name in self._slow:
-            if name not in self._passed:
-                self._withdraw(self._pass_over(route(name)))
+            passed = self._passed.get(name)
+            if passed is None:
+                passed = self._pass_over(route(name))
+                self._withdraw(passed)
+            passed.crawls = passed.crawls or self._window.crawls(name, self._clock.monotonic())
+
+    def ahead(self) -> int:
+        """How many rows of each shard may be looked through for those of other routes than the passed ones.
+
+        Many, where a route is in trouble; few, where one has only now stopped: mostly it goes on at once. None where
+        they all go on: their turn comes before what lies beyond.
+        """
+        if any(passed.blocked or passed.crawls for passed in self._passed.values()):
+            return _FAR
+        return _NEAR if self._slow else 0
 
     def to_probe(self) -> list[Passed]:
         """The routes of which one row is to be tried now; none before a first read has said what there is."""

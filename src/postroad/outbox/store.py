@@ -37,9 +37,14 @@ def fresh(schema: str, cursors: Mapping[int, int], *, each: int, limit: int) -> 
     return QUERIES.statement("fresh", schema, list(cursors), list(cursors.values()), each, limit)
 
 
-def passing(schema: str, cursors: Mapping[int, int], routes: list[str], *, each: int, limit: int) -> Statement:
-    """Rows beyond the cursors, at most `each` of a shard, that are not of `routes`; and one for a shard without any."""
-    return QUERIES.statement("passing", schema, list(cursors), list(cursors.values()), each, limit, routes)
+def passing(
+    schema: str, cursors: Mapping[int, int], routes: list[str], *, each: int, limit: int, ahead: int
+) -> Statement:
+    """Rows beyond the cursors, at most `each` of a shard, that are not of `routes`; and one for a shard without any.
+
+    At most `ahead` rows of each shard are looked through for them.
+    """
+    return QUERIES.statement("passing", schema, list(cursors), list(cursors.values()), each, limit, routes, ahead)
 
 
 def behind(schema: str, ranges: Ranges, route: str, *, but: list[int], limit: int) -> Statement:

@@ -19,21 +19,29 @@ LIMIT $4;
 -- would fetch a whole range and sort it (a hundred thousand rows for fifty), rather than follow the primary key.
 
 -- name: passing
--- As fresh, but passing over the routes $5 whatever their number. `top` is how far each shard was looked through, if
--- all that was found of it is listed.
-SELECT page.*, held.shard AS of_shard, held.top
+-- As fresh, but passing over the routes $5, and looking through $6 rows of each shard at most. `top` is how far a shard
+-- was looked through, and `seen` how many rows that were, if all that was found of it is listed.
+SELECT page.*, held.shard AS of_shard, held.top, held.seen
 FROM (
-    SELECT given.shard, given.cursor, (
-        SELECT max(o.place) FROM {schema}.outbox AS o WHERE o.shard = given.shard
-    ) AS top
+    SELECT given.shard, given.cursor, coalesce(looked.top, given.cursor) AS top, looked.seen
     FROM unnest($1::smallint[], $2::bigint[]) AS given (shard, cursor)
+    CROSS JOIN LATERAL (
+        SELECT max(ahead.place) AS top, count(*) AS seen
+        FROM (
+            SELECT o.place
+            FROM {schema}.outbox AS o
+            WHERE o.shard = given.shard AND o.place > given.cursor
+            ORDER BY o.place
+            LIMIT $6
+        ) AS ahead
+    ) AS looked
 ) AS held
 LEFT JOIN LATERAL (
     SELECT
         shard, place, seq, recorded, retention, route, key_hash, target, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.cursor
+    WHERE o.shard = held.shard AND o.place > held.cursor AND (o.shard, o.place) <= (held.shard, held.top)
         AND CASE WHEN o.target IS NULL THEN o.route <> ALL($5::text[]) ELSE TRUE END
     ORDER BY o.place
     LIMIT $3

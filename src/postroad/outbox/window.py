@@ -49,7 +49,7 @@ class Window:
         self._shards: Counter[int] = Counter()
         self._lanes: dict[str, tuple[int, int]] = {}  # How many rows and bytes of a route are with the broker.
         self._answered: dict[str, tuple[float, float]] = {}  # When the last one confirmed of a route was sent, and was.
-        self._hindered: str | None = None  # The route whose limit the first ready row waits for.
+        self._hindered: set[str] = set()  # Routes whose limit a row has waited for since their last answer.
         self._suspects: set[int] = set()
 
     @property
@@ -93,8 +93,8 @@ class Window:
         """The routes that hold others up, or would.
 
         Nothing of them was answered for `silent` seconds, while younger ones of other routes were; or for `full`
-        seconds, while the next ready row waits for their limit; or they come so slowly that their limit takes longer
-        than a second. A route that is merely busy is not passed over: the next row waits for some milliseconds.
+        seconds, while the next ready row waits for their limit; or their oldest publish has waited for a second. A
+        route that is merely busy is not passed over: the next row waits for some milliseconds.
         """
         oldest: dict[str, float] = {}
         for flight in self._sent.values():
@@ -107,9 +107,15 @@ class Window:
     def _is_slow(self, lane: str, oldest: float, now: float, limits: tuple[float, float]) -> bool:
         full, silent = limits
         still = max(oldest, self._answered.get(lane, _NEVER)[1])
-        if lane == self._hindered and (still < now - full or oldest < now - _CRAWL):
+        if oldest < now - _CRAWL or (lane in self._hindered and still < now - full):
             return True
         return still < now - silent and any(sent > oldest for each, (sent, _) in self._answered.items() if each != lane)
+
+    def crawls(self, lane: str, now: float) -> bool:
+        """Whether a publish of a route has had no answer for a second."""
+        return any(
+            flight.lane == lane and not flight.probe and flight.sent_at < now - _CRAWL for flight in self._sent.values()
+        )
 
     def admit(self, flights: Iterable[Flight]) -> None:
         """Take rows that were read, with their publishes; they go out in order of place."""
@@ -132,7 +138,6 @@ class Window:
 
         The first row that does not fit ends it: one that came later does not overtake it.
         """
-        self._hindered = None
         if self._suspects:
             return self._hand_over_suspect(now)
         batch: list[Outgoing] = []
@@ -141,7 +146,7 @@ class Window:
             if self._sent and (len(self._sent) >= self._limit or self._bytes + flight.size > self._limit_bytes):
                 break
             if not self._fits(flight):
-                self._hindered = flight.lane
+                self._hindered.add(flight.lane)
                 break
             taken += 1
             batch.append(self._send(flight, now))
@@ -166,6 +171,7 @@ class Window:
             if flight is None:
                 continue
             self._take_off(flight)
+            self._hindered.discard(flight.lane)
             flight.settled_at = now
             if answer.settlement is Settlement.CONFIRMED:
                 self._answered[flight.lane] = (flight.sent_at, now)
