@@ -27,6 +27,8 @@ _LATE_SHARE: Final = 9  # A look for late commits that took t seconds is followe
 _RETRY_SHARE: Final = 5  # Retries take at most a fifth of the window.
 _MARK_AFTER: Final = 0.1  # An idle dispatcher takes a transaction number of its own only this long after the last.
 _SIZE_GUESS: Final = 1024
+_LONG: Final = 0.1
+_REPLAN_AFTER: Final = 5.0
 
 
 class _Late(NamedTuple):
@@ -69,6 +71,7 @@ class Reader:
         self._late_at = 0.0
         self._mark_at = 0.0
         self._retry_at = 0.0
+        self._replan_at = 0.0
         self._sweep_at = clock.monotonic() + settings.sweep.total_seconds()
         self._sweep_from: int | None = None
         self._retry_all = False
@@ -90,6 +93,7 @@ class Reader:
         leases = self._held()
         if not leases:
             return []
+        started = self._clock.monotonic()
         limit = max(1, min(room, self._settings.page, int(self._settings.window_bytes / self._size)))
         behind = await self._following.read(hand, leases, limit=limit) if self._passed.any else NOTHING
         passed = [name for name in self._passed.names() if name not in behind.caught_up]
@@ -102,6 +106,7 @@ class Reader:
         flights = await self._with_bodies(hand, leases, [row for row in found if row["due"] and self._may_go(row)])
         flights += await self._with_bodies(hand, leases, [row for row in again if self._may_go(row)])
         flights += await self._with_bodies(hand, leases, behind.probes, probe=True)
+        await self._replan(hand, started)
         self._sweep_from = sweep_from
         still = {shard for shard, lease in self._held().items() if leases.get(shard) is lease}
         for shard, place in tops.items():
@@ -120,6 +125,13 @@ class Reader:
     def rewound(self) -> None:
         """Rows that were held back may go now: look for them with the next read."""
         self._late_at = 0.0
+
+    async def _replan(self, hand: AsyncHand, started: float) -> None:
+        """A read that took long may have followed plans made for an empty table: have new ones made, now and then."""
+        now = self._clock.monotonic()
+        if now - started > _LONG and now >= self._replan_at:
+            self._replan_at = now + _REPLAN_AFTER
+            await hand.fetch(store.replan(self._schema))
 
     async def _fresh(
         self, hand: AsyncHand, leases: Mapping[int, Lease], limit: int, passed: list[str]

@@ -118,6 +118,11 @@ def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
     return True
 
 
+def replan(schema: str) -> Statement:
+    """Forget the plans of this connection; the next use of each statement makes a new one."""
+    return QUERIES.statement("replan", schema)
+
+
 def mark(schema: str) -> Statement:
     """A transaction number of our own."""
     return QUERIES.statement("mark", schema)

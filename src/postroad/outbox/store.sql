@@ -1,3 +1,7 @@
+-- Ranges of places are written as rows (shard, place), and conditions as CASE, so that a planner whose statistics lag
+-- behind a burst does not guess that few rows fit: it would fetch and sort a whole range (a hundred thousand rows for
+-- fifty), rather than follow the primary key.
+
 -- name: fresh
 -- Rows beyond the cursors $2 of the shards $1, in place order, at most $3 of each shard and $4 of all.
 -- Those that are not due (refused before, or for later) are listed too, so that the cursors can pass them.
@@ -8,15 +12,12 @@ CROSS JOIN LATERAL (
         shard, place, seq, recorded, retention, route, key_hash, target, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.cursor
-    ORDER BY o.place
+    WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, 9223372036854775807)
+    ORDER BY o.shard, o.place
     LIMIT $3
 ) AS page
 ORDER BY page.place
 LIMIT $4;
-
--- In the following, ranges and conditions are written so that the planner cannot guess that few rows fit them: it
--- would fetch a whole range and sort it (a hundred thousand rows for fifty), rather than follow the primary key.
 
 -- name: passing
 -- As fresh, but passing over the routes $5, and looking through $6 rows of each shard at most. `top` is how far a shard
@@ -30,8 +31,9 @@ FROM (
         FROM (
             SELECT o.place
             FROM {schema}.outbox AS o
-            WHERE o.shard = given.shard AND o.place > given.cursor
-            ORDER BY o.place
+            WHERE (o.shard, o.place) > (given.shard, given.cursor)
+                AND (o.shard, o.place) <= (given.shard, 9223372036854775807)
+            ORDER BY o.shard, o.place
             LIMIT $6
         ) AS ahead
     ) AS looked
@@ -41,9 +43,9 @@ LEFT JOIN LATERAL (
         shard, place, seq, recorded, retention, route, key_hash, target, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.cursor AND (o.shard, o.place) <= (held.shard, held.top)
+    WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, held.top)
         AND CASE WHEN o.target IS NULL THEN o.route <> ALL($5::text[]) ELSE TRUE END
-    ORDER BY o.place
+    ORDER BY o.shard, o.place
     LIMIT $3
 ) AS page ON TRUE
 ORDER BY page.place
@@ -56,13 +58,13 @@ FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS held (shard, low, hig
 CROSS JOIN LATERAL (
     SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.low AND (o.shard, o.place) <= (held.shard, held.high)
+    WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
         AND CASE
             WHEN o.attempts = 0 AND o.route = $4 AND o.target IS NULL
                 AND (o.available_at IS NULL OR o.available_at <= now())
             THEN o.place NOT IN (SELECT unnest($5::bigint[]))
         END
-    ORDER BY o.place
+    ORDER BY o.shard, o.place
     LIMIT $6
 ) AS page
 ORDER BY page.place
@@ -111,13 +113,13 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
         FROM {schema}.outbox AS o
-        WHERE o.shard = held.shard AND o.place > held.low AND (o.shard, o.place) <= (held.shard, held.high)
+        WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
             AND CASE
                 WHEN o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
                     AND (o.target IS NOT NULL OR o.route <> ALL($6::text[]))
                 THEN o.place NOT IN (SELECT unnest($4::bigint[]))
             END
-        ORDER BY o.place
+        ORDER BY o.shard, o.place
         LIMIT $5
     ) AS page
     ORDER BY page.place
@@ -215,6 +217,10 @@ SELECT
 DELETE FROM {schema}.outbox
 WHERE shard = $1 AND place = $2
 RETURNING place;
+
+-- name: replan
+-- Plans that this connection keeps may date from when the outbox was empty: whole tables are read then.
+DISCARD PLANS;
 
 -- name: mark
 -- A transaction number of our own: whatever began before it is smaller.
