@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
+import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -37,6 +40,23 @@ DROP TABLE IF EXISTS effect; DROP TABLE IF EXISTS hot;
 CREATE TABLE effect (id uuid PRIMARY KEY, n int);
 CREATE TABLE hot (id int PRIMARY KEY, n int NOT NULL);
 INSERT INTO hot SELECT g, 0 FROM generate_series(0, 15) AS g;
+"""
+
+BACKLOG = """
+WITH one AS (
+    SELECT e.type, e.version, e.occurred, e.recorded, e.correlation, e.retention, e.envelope, o.route
+    FROM postroad.event AS e JOIN postroad.outbox AS o USING (seq) LIMIT 1
+), made AS (
+    SELECT nextval('postroad.event_seq') AS seq, nextval('postroad.outbox_place') AS place, n, one.*
+    FROM one, generate_series(1, $1::int) AS n
+), logged AS (
+    INSERT INTO postroad.event (seq, id, type, version, key, occurred, recorded, correlation, retention, envelope)
+    SELECT seq, gen_random_uuid(), type, version, n::text, occurred, recorded, correlation, retention, envelope
+    FROM made
+)
+INSERT INTO postroad.outbox (shard, place, seq, recorded, retention, route, key_hash)
+SELECT n % 16, place, seq, recorded, retention, route, n
+FROM made
 """
 
 
@@ -90,6 +110,43 @@ def dispatch(count: int) -> None:
     App("bench", publishes=[bench], sinks=(sink,)).run(only=("dispatch",))
 
 
+def dispatch_beside_a_writer(count: int) -> None:
+    """The same, while another transaction has written and stays open: nothing that was deleted can be cleaned away."""
+    open_now = threading.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"])
+        await connection.execute("BEGIN")
+        await connection.execute("UPDATE hot SET n = n + 1 WHERE id = 0")
+        open_now.set()
+        await asyncio.Event().wait()
+
+    threading.Thread(target=lambda: asyncio.run(hold()), daemon=True).start()
+    open_now.wait()
+    dispatch(count)
+
+
+def dispatch_and_weigh(count: int) -> None:
+    """Dispatch so many; the "rate" is how many megabytes of memory the process then takes."""
+    left = count
+
+    def sink(heard: Signal) -> None:
+        nonlocal left
+        if isinstance(heard, OutboxCleared) and left > 0:
+            left -= heard.deleted
+            if left <= 0:
+                print(json.dumps({"rate": resident()}), flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    App("bench", publishes=[bench], sinks=(sink,)).run(only=("dispatch",))
+
+
+def resident() -> float:
+    """Megabytes of memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
 def consume(count: int, *, hot: bool) -> None:
     watch = Stopwatch(count)
 
@@ -132,6 +189,18 @@ async def fill(count: int) -> None:
     await connection.close()
 
 
+async def backlog(count: int) -> None:
+    """As fill, but within the server, for very many; the bodies are alike."""
+    connection = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"])
+    async with connection.transaction():
+        event = Publish(OrderPlaced(order_id="x" * 36, note="b" * 380), key="0", occurred_at=datetime.now(UTC))
+        await within(connection).publish_many([event])
+    await connection.execute(BACKLOG, count - 1)
+    await connection.execute("VACUUM ANALYZE postroad.outbox, postroad.event")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
+
+
 if __name__ == "__main__":
     stage, amount = sys.argv[1], int(sys.argv[2])
     match stage:
@@ -139,7 +208,15 @@ if __name__ == "__main__":
             asyncio.run(setup())
         case "fill":
             asyncio.run(fill(amount))
+        case "backlog":
+            asyncio.run(backlog(amount))
+        case "million":
+            asyncio.run(backlog(1_000_000))
         case "dispatch":
             dispatch(amount)
+        case "dispatch-held":
+            dispatch_beside_a_writer(amount)
+        case "memory":
+            dispatch_and_weigh(amount)
         case _:
             consume(amount, hot=stage == "consume-hot")

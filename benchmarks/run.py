@@ -40,7 +40,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What is compared: the rival's script, what to run before each timed stage, and the least ratio that is held."""
+    """What is compared: the rival's script, what to run before each timed stage, and the least ratio that is held.
+
+    Where the rival is ourselves under other circumstances, the stages differ, and so may the counts; such contests
+    are long, and go without warming and with at most three rounds.
+    """
 
     measurement: str
     rival: str
@@ -48,6 +52,14 @@ class Contest:
     before: tuple[str, ...]
     rival_before: tuple[str, ...]
     at_least: float | None
+    stage: str | None = None
+    rival_stage: str | None = None
+    count: int | None = None
+    rival_count: int | None = None
+
+    @property
+    def long(self) -> bool:
+        return self.count is not None
 
 
 CONTESTS = (
@@ -56,6 +68,39 @@ CONTESTS = (
     Contest("consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
     Contest("consume-hot", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
     Contest("consume", "faststream", "faststream_peer.py", ("setup", "fill", "dispatch"), ("setup", "fill"), 4.0),
+    Contest(
+        "growth",
+        "itself with 10,000 waiting rows, not 1,000,000",
+        "ours.py",
+        ("setup", "million"),
+        ("setup", "backlog"),
+        0.9,
+        stage="dispatch",
+        rival_stage="dispatch",
+        count=10_000,
+    ),
+    Contest(
+        "growth-held",
+        "itself with 10,000 waiting rows and no transaction held open",
+        "ours.py",
+        ("setup", "backlog"),
+        ("setup", "backlog"),
+        0.6,
+        stage="dispatch-held",
+        rival_stage="dispatch",
+        count=100_000,
+        rival_count=10_000,
+    ),
+    Contest(
+        "memory",
+        "itself after 500,000 events, not 50,000",
+        "ours.py",
+        ("setup", "backlog"),
+        ("setup", "backlog"),
+        0.9,
+        count=50_000,
+        rival_count=500_000,
+    ),
 )
 
 
@@ -76,7 +121,7 @@ class Bench:
     def rate(self, script: str, stage: str, count: int) -> float:
         done = subprocess.run(
             [sys.executable, str(HERE / script), stage, str(count)],
-            env=self._environment, capture_output=True, text=True, check=False, timeout=120,
+            env=self._environment, capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
         if done.returncode != 0:
             raise SystemExit(f"{script} {stage} failed:\n{done.stderr[-2000:]}")
@@ -84,16 +129,20 @@ class Bench:
         return float(json.loads(lines[-1])["rate"]) if lines else 0.0
 
     def pair(self, contest: Contest, count: int) -> tuple[float, float]:
+        rivals = contest.rival_count or count
         for stage in contest.before:
             self.rate("ours.py", stage, count)
-        ours = self.rate("ours.py", contest.measurement, count)
+        ours = self.rate("ours.py", contest.stage or contest.measurement, count)
         for stage in contest.rival_before:
-            self.rate(contest.script, stage, count)
-        return ours, self.rate(contest.script, contest.measurement, count)
+            self.rate(contest.script, stage, rivals)
+        return ours, self.rate(contest.script, contest.rival_stage or contest.measurement, rivals)
 
 
 def compare(bench: Bench, contest: Contest, *, rounds: int, count: int) -> Result:
-    bench.pair(contest, count // 4)  # Warms the servers' caches; not counted.
+    if contest.long:
+        rounds, count = min(rounds, 3), contest.count or count
+    else:
+        bench.pair(contest, count // 4)  # Warms the servers' caches; not counted.
     label = f"{contest.measurement} against {contest.rival}"
     pairs = [bench.pair(contest, count) for _ in track(range(rounds), label, console=Console(stderr=True))]
     ratios = [ours / theirs for ours, theirs in pairs]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import asyncpg
+import pika
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.events.envelope import key_hash, shard_of
@@ -222,3 +223,16 @@ class RealBroker:
         self._stop.set()
         await self.intake.stop()
         await asyncio.wait_for(asyncio.gather(*self._running), 15)
+
+
+async def at_the_broker(url: str, act: Any) -> Any:
+    """Run `act` with a channel of pika's own blocking connection."""
+
+    def run() -> Any:
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        try:
+            return act(connection.channel())
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(run)

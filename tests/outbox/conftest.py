@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from dispatching import SCHEMA, Author, MemoryBroker, Process, RealBroker
 from postroad.sql.manager import Manager
+from postroad.testing.servers import RabbitNode
 
 if TYPE_CHECKING:
     from postroad.transport.base import Publisher
@@ -65,3 +66,10 @@ async def real_broker() -> AsyncIterator[Callable[[str], Awaitable[RealBroker]]]
             return broker
 
         yield start
+
+
+@pytest.fixture
+def limited_rabbit() -> Iterator[RabbitNode]:
+    """A broker that takes no message over 100,000 bytes."""
+    with RabbitNode(settings={"max_message_size": "100000"}) as node:
+        yield node

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import asyncpg
-import pika
 import pytest
 
-from dispatching import SCHEMA, Author, RealBroker, an_event
+from dispatching import SCHEMA, Author, RealBroker, an_event, at_the_broker
 from postroad.outbox.window import Window
 from postroad.signals.catalog import OutboxCleared, PublishRefused, PublishResult
 from postroad.sql.migrations import Roles, migrate
@@ -18,19 +17,6 @@ from postroad.transport.base import Settlement
 from support import until
 
 KEY = "flights.flight.departed.v1"
-
-
-async def at_the_broker(url: str, act: Any) -> Any:
-    """Run `act` with a channel of pika's own blocking connection."""
-
-    def run() -> Any:
-        connection = pika.BlockingConnection(pika.URLParameters(url))
-        try:
-            return act(connection.channel())
-        finally:
-            connection.close()
-
-    return await asyncio.to_thread(run)
 
 
 async def left(connection: asyncpg.Connection) -> int:

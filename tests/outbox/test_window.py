@@ -53,7 +53,7 @@ def test_a_row_for_one_consumer_goes_through_the_replay_exchange():
 
 
 def test_rows_go_out_in_order_of_place_within_the_bounds_and_one_always_may():
-    window = Window(2, 25)
+    window = Window(2, 25, share=1)
     window.admit([flight(9), flight(4), flight(5)])
     assert [message.message_id for message in window.hand_over(0.0)] == ["id-4", "id-5"]
     assert window.room == 0

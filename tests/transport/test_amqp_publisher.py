@@ -7,7 +7,7 @@ import pytest
 
 from postroad.clock import seconds
 from postroad.signals.catalog import ChannelClosed, ConnectionBlocked, ConnectionDown, ConnectionUp
-from postroad.transport.amqp.publisher import AmqpPublisher
+from postroad.transport.amqp.lane import Lane
 from postroad.transport.base import Settlement
 from postroad.transport.topology import Queue, Topology
 from support import until
@@ -47,7 +47,7 @@ async def test_a_publish_that_no_queue_wants_is_returned_though_the_broker_acks_
 async def test_without_returns_an_unroutable_publish_would_pass_for_confirmed(
     line_to: Any, vhost: str, topology: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AmqpPublisher, "_returns", lambda *_: None)
+    monkeypatch.setattr(Lane, "_returns", lambda *_: None)
     line = await line_to(vhost, topology)
     assert kinds(await line.outcomes(line.message(routing_key="shop.order.lost.v1"))) == [CONFIRMED]
 
@@ -97,7 +97,7 @@ async def test_a_lone_publish_to_a_missing_exchange_is_refused_at_once(line: Any
 
 @pytest.mark.sabotage
 async def test_without_caution_the_culprit_is_never_found(line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AmqpPublisher, "_cautious", property(lambda _: 0, lambda _self, _value: None), raising=False)
+    monkeypatch.setattr(Lane, "_cautious", property(lambda _: 0, lambda _self, _value: None), raising=False)
     batch = [line.message(exchange="nowhere"), line.message(), line.message()]
     for _ in range(3):
         assert kinds(await line.outcomes(*batch)) == [UNKNOWN, UNKNOWN, UNKNOWN]
@@ -165,14 +165,14 @@ async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(
 
 
 @pytest.mark.heavy
-async def test_an_overdue_confirm_is_unknown_and_the_road_is_made_anew(
+async def test_an_overdue_confirm_is_settled_so_and_the_road_is_made_anew(
     line_to: Any, node: RabbitNode, topology: Any
 ) -> None:
     line = await line_to(node.add_vhost("silent"), topology, confirm_within=seconds(0.4), connect_within=seconds(2))
     node.pause()
     try:
         (settled,) = await line.outcomes(line.message(), within=5)
-        assert settled.settlement is UNKNOWN
+        assert settled.settlement is Settlement.OVERDUE
         assert "0.4 s" in settled.reason
         assert not line.publisher.writable
     finally:

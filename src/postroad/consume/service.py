@@ -125,6 +125,8 @@ class ConsumerService:
         """See `Service.run`."""
         self._trouble.clear()
         self._open = True
+        if self._work is not None:  # A run that failed while it sat out an outage has left it paused.
+            self._work.resume(self._consumer.name)
         if not self._subscribed:
             await self._intake.resume()
             self._subscribed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from postroad.failures import FailureClass, Verdict
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postroad.leases import Lease
     from postroad.outbox.flight import Flight
     from postroad.outbox.floor import Floors
+    from postroad.outbox.routes import Routes
     from postroad.outbox.settings import DispatchSettings
     from postroad.outbox.waiting import Waiting
     from postroad.outbox.window import Window
@@ -34,13 +35,17 @@ if TYPE_CHECKING:
     from postroad.sql import AsyncHand
     from postroad.sql.asyncpg import Connection
 
-_NOT_FOUND: Final = 404
+_NO_ACCESS, _NOT_FOUND = 403, 404
 _RESULTS: Final = {
     Settlement.RETURNED: PublishResult.RETURNED,
     Settlement.NACKED: PublishResult.NACKED,
     Settlement.UNKNOWN: PublishResult.ERROR,
+    Settlement.OVERDUE: PublishResult.TIMEOUT,
     Settlement.REFUSED: PublishResult.ERROR,
 }
+
+
+_SETTLEMENTS: Final = {str(settlement): settlement for settlement in Settlement}
 
 
 class Clearer:
@@ -57,24 +62,31 @@ class Clearer:
         window: Window,
         waiting: Waiting,
         floors: Floors,
+        routes: Routes,
         optional: Collection[str],
         settings: DispatchSettings,
         clock: Clock,
         chance: Callable[[], float],
         signals: Signals,
+        held: Callable[[], Mapping[int, Lease]],
         holds: Callable[[int, Lease], bool],
         lost: Callable[[Lease], None],
     ) -> None:
-        """`holds` asks whether a shard is still held under a lease; `lost` is told when the database says it is not."""
+        """`held` are the shards to read, with their leases; `holds` asks whether one is still held under a lease.
+
+        `lost` is told when the database says that it is not.
+        """
         self._schema = schema
         self._window = window
         self._waiting = waiting
         self._floors = floors
+        self._routes = routes
         self._optional = frozenset(optional)
         self._settings = settings
         self._clock = clock
         self._chance = chance
         self._signals = signals
+        self._held = held
         self._holds = holds
         self._lost = lost
         self._confirmed: list[Flight] = []
@@ -85,8 +97,8 @@ class Clearer:
 
     @property
     def owed(self) -> int:
-        """How many settled rows the outbox has not been told of."""
-        return len(self._confirmed) + len(self._charged) + len(self._convicted)
+        """How many settled rows, and released routes, the outbox has not been told of."""
+        return len(self._confirmed) + len(self._charged) + len(self._convicted) + len(self._routes.released())
 
     # --- at once ------------------------------------------------------------------------------------------------
 
@@ -96,20 +108,27 @@ class Clearer:
         released = self._resolved(confirmed)
         self._tell(confirmed, PublishResult.CONFIRMED)
         self._confirmed += confirmed
+        if self._routes.any:
+            self._probed(confirmed)
         unknown: list[Flight] = []
         told: dict[PublishResult, list[Flight]] = defaultdict(list)
         for flight, answer in others:
             result = self._result(flight, answer)
             told[result].append(flight)
             if answer.settlement is Settlement.UNKNOWN:
+                flight.suspect = answer.code != 0
                 unknown.append(flight)
             elif result is PublishResult.NO_SUBSCRIBER:
                 released |= self._resolved([flight])
                 self._confirmed.append(flight)
+                self._probed([flight])
             elif answer.settlement is Settlement.REFUSED and answer.code != _NOT_FOUND:
-                self._convicted.append((flight, answer))
+                self._convict(flight, answer)
             else:
-                self._refuse(flight, f"{answer.settlement}: {answer.reason}")
+                reason = f"{answer.settlement}: {answer.reason}"
+                self._refuse(flight, reason)
+                self._routes.refused(flight, reason)
+        unknown = [flight for flight in unknown if not self._passed_over(flight)]
         for result, flights in told.items():
             self._tell(flights, result)
         return unknown, released
@@ -120,6 +139,28 @@ class Clearer:
             self._signals.emit(BodyMissing(flight.place, flight.seq))
             self._waiting.refuse(flight, holds=False)
             self._charged.append(flight)
+
+    def _probed(self, confirmed: Iterable[Flight]) -> None:
+        for flight in confirmed:
+            if flight.probe:
+                self._routes.confirmed(flight)
+
+    def _convict(self, flight: Flight, answer: Settled) -> None:
+        self._convicted.append((flight, answer))
+        if answer.code == _NO_ACCESS:  # The exchange's fault, or the topic's: it would be every other row's as well.
+            self._routes.refused(flight, f"{answer.settlement}: {answer.reason}")
+        elif flight.probe:
+            self._routes.unanswered(flight)
+
+    def _passed_over(self, flight: Flight) -> bool:
+        """Put back a row of unknown fate that is a probe, or whose route is blocked."""
+        if flight.probe:
+            self._routes.unanswered(flight)
+        elif self._routes.blocks(flight):
+            self._routes.put_back([flight])
+        else:
+            return False
+        return True
 
     def _refuse(self, flight: Flight, reason: str) -> None:
         flight.reason = reason
@@ -140,6 +181,7 @@ class Clearer:
                 back = self._waiting.settle(flight)
                 if back is not None:
                     self._floors.rewind(flight.shard, back)
+                    self._routes.rewind(flight.shard, back)
                     released = True
         return released
 
@@ -173,6 +215,7 @@ class Clearer:
         """
         await self._delete(hand)
         await self._charge(hand)
+        await self._let_go(hand)
         while self._convicted:
             await self._quarantine(connection, hand)
 
@@ -209,6 +252,16 @@ class Clearer:
         self._signals.emit(OutboxCleared(deleted=0, refused=row["count"]))
         self._tell_refused(flights)
 
+    async def _let_go(self, hand: AsyncHand) -> None:
+        """What was refused of a route that is well again goes now, before what was passed over behind it."""
+        routes = list(self._routes.released())
+        leases = self._held()
+        if routes and leases:
+            reached = self._floors.reached()
+            row = (await hand.fetch(store.let_go(self._schema, leases, routes)))[0]
+            self._floors.mark(row["xid"], reached)
+        del self._routes.released()[: len(routes)]
+
     async def _quarantine(self, connection: Connection, hand: AsyncHand) -> None:
         flight, answer = self._convicted[0]
         if self._holds(flight.shard, flight.lease):
@@ -240,7 +293,7 @@ class Clearer:
         groups = Counter((flight.route, flight.reason) for flight in flights)
         for (where, reason), count in groups.items():
             word = reason.partition(":")[0]
-            result = PublishResult(word) if word in set(PublishResult) else PublishResult.ERROR
+            result = _RESULTS.get(_SETTLEMENTS.get(word, Settlement.REFUSED), PublishResult.ERROR)
             self._signals.emit(PublishRefused(where.type, where.version, result, count, reason))
 
 

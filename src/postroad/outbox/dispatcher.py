@@ -13,6 +13,7 @@ from postroad.outbox import store
 from postroad.outbox.clearer import Clearer
 from postroad.outbox.floor import Floors
 from postroad.outbox.reader import Reader
+from postroad.outbox.routes import Routes
 from postroad.outbox.settings import DispatchSettings
 from postroad.outbox.shards import Shards
 from postroad.outbox.waiting import MOST, Waiting
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _SLOWER: Final = 1.25  # Each empty read makes the next pause longer by this: a quarter of a second after some twelve.
 _BALANCE_JITTER: Final = 0.5
+_UNKNOWN_AGAIN: Final = 1.0  # Rows whose fate nobody knows go again at once, but with a pause if it happens again.
 _COUNTED: Final = 10_000
 _GAUGE_SHARE: Final = 50
 _FIRST_AWAY, _MOST_AWAY = timedelta(milliseconds=200), seconds(5)
@@ -76,17 +78,20 @@ class Dispatcher:
         self._floors = Floors()
         self._waiting = Waiting()
         self._window = Window(settings.window, settings.window_bytes)
+        self._routes = Routes(
+            floors=self._floors, window=self._window, settings=settings, clock=clock, chance=chance, signals=signals
+        )
         self._shards = Shards(
             keeper, ttl=settings.shard_ttl, signals=signals, busy=self._window.busy, take=self._take, drop=self._drop
         )
         self._reader = Reader(
             schema=manager.schema, floors=self._floors, waiting=self._waiting, window=self._window,
-            settings=settings, clock=clock, held=self._shards.reading,
+            routes=self._routes, settings=settings, clock=clock, held=self._shards.reading,
         )  # fmt: skip
         self._clearer = Clearer(
             schema=manager.schema, window=self._window, waiting=self._waiting, floors=self._floors,
-            optional=optional, settings=settings, clock=clock, chance=chance, signals=signals,
-            holds=self._shards.holds, lost=self._shards.lost,
+            routes=self._routes, optional=optional, settings=settings, clock=clock, chance=chance, signals=signals,
+            held=self._shards.reading, holds=self._shards.holds, lost=self._shards.lost,
         )  # fmt: skip
         self._wake = asyncio.Event()
         self._some = asyncio.Event()
@@ -171,10 +176,12 @@ class Dispatcher:
             return
         self._revive()
         self._hand_over()
+        self._routes.look()
         room = self._window.room
         self._starved = room < self._enough
         if self._stopping or self._starved or self._unknown:
-            await self._pause(settings.unknown_pause if self._unknown else settings.idle)
+            late = timedelta(seconds=max(0.001, self._unknown_at - self._clock.monotonic()))
+            await self._pause(late if self._unknown else settings.busy if self._window.ready else settings.idle)
             return
         flights = await self._reader.read(hand, room=room)
         ready.up()
@@ -183,6 +190,10 @@ class Dispatcher:
             self._window.keep(missing)
             self._clearer.missing(missing)
             self._some.set()
+        refused_meanwhile = [flight for flight in flights if not flight.probe and self._routes.blocks(flight)]
+        if refused_meanwhile:
+            self._routes.put_back(refused_meanwhile)
+            flights = [flight for flight in flights if flight.probe or not self._routes.blocks(flight)]
         if flights and not self._stopping:
             self._signals.emit(OutboxRead(len(flights)))
             self._window.admit(flights)
@@ -196,14 +207,18 @@ class Dispatcher:
         self._shards.check()
         if self._waiting.any:
             self._window.hold_back(self._waiting.holds_back)
-        batch = self._window.hand_over(self._clock.monotonic())
+        now = self._clock.monotonic()
+        for probe in self._window.hand_over_probes(now):
+            self._publisher.publish([probe])
+        batch = self._window.hand_over(now)
         if batch:
             self._publisher.publish(batch)
 
     def _revive(self) -> None:
-        """Rows whose fate nobody knows go again, in order, after a pause."""
+        """Rows whose fate nobody knows go again, in order, after a pause; not those whose route is blocked by now."""
         if self._unknown and self._clock.monotonic() >= self._unknown_at:
             unknown, self._unknown = self._unknown, []
+            self._routes.put_back([flight for flight in unknown if self._routes.blocks(flight)])
             self._window.again(unknown)
 
     async def _rest(self, *, found: bool) -> None:
@@ -228,7 +243,7 @@ class Dispatcher:
         unknown, released = self._clearer.settled(batch)
         if unknown:
             self._give_back(unknown)
-        if released:
+        if released or self._routes.released():
             self._reader.rewound()
             self._wake.set()
         self._hand_over()
@@ -246,8 +261,11 @@ class Dispatcher:
             self._given_back += len(unknown)
             self._window.done(unknown)
             return
+        now = self._clock.monotonic()
+        again = now - self._unknown_at < _UNKNOWN_AGAIN
         self._unknown += unknown
-        self._unknown_at = self._clock.monotonic() + self._settings.unknown_pause.total_seconds()
+        self._unknown_at = now + (self._settings.unknown_pause.total_seconds() if again else 0)
+        self._wake.set()
 
     async def _clear(self) -> None:
         """Tell the outbox what is settled, for ever; a connection that breaks is replaced."""
@@ -304,6 +322,8 @@ class Dispatcher:
             mine = [(row["place"], row["key_hash"]) for row in rows if row["shard"] == shard]
             self._waiting.load(shard, mine, complete=len(rows) < MOST)
             self._floors.add(shard)
+            refused = {row["route"]: row["reason"] or "" for row in rows if row["shard"] == shard and row["route"]}
+            self._routes.add(shard, refused)
 
     def _drop(self, shard: int) -> None:
         """A shard was given up, or its lease lost: forget it; the broker's late answers change nothing."""
@@ -311,6 +331,7 @@ class Dispatcher:
         self._clearer.forget(shard)
         self._waiting.drop(shard)
         self._floors.drop(shard)
+        self._routes.drop(shard)
         self._unknown = [flight for flight in self._unknown if flight.shard != shard]
         if not self._window.unsettled:
             self._quiet.set()

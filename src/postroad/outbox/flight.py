@@ -48,7 +48,11 @@ def route(key: str) -> Route:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A row and its event; `lease` is the shard's lease under which it was read. Times are monotonic seconds."""
+    """A row and its event; `lease` is the shard's lease under which it was read. Times are monotonic seconds.
+
+    `lane` is the routing key whose limits and breaker count for it; empty for a row that goes to one consumer alone.
+    A `probe` finds out whether its route is well again. A `suspect` may have made the broker close the channel.
+    """
 
     shard: int
     place: int
@@ -65,6 +69,13 @@ class Flight:
     sent_at: float = 0.0
     settled_at: float = 0.0
     reason: str = field(default="", repr=False)
+    probe: bool = False
+    suspect: bool = False
+    lane: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name the lane."""
+        self.lane = self.route.key if self.target is None else ""
 
 
 def outgoing(flight: Flight, body: Mapping[str, Any], *, ticket: int) -> Outgoing:
@@ -73,5 +84,5 @@ def outgoing(flight: Flight, body: Mapping[str, Any], *, ticket: int) -> Outgoin
     exchange, key = (where.exchange, where.key) if flight.target is None else (where.replay_exchange, flight.target)
     return Outgoing(
         ticket, exchange, key, body["envelope"], body["id"], where.type, where.producer, body["correlation"],
-        CONTENT_TYPE, {ATTEMPT_HEADER: flight.attempts} if flight.attempts else _NO_HEADERS,
+        CONTENT_TYPE, {ATTEMPT_HEADER: flight.attempts} if flight.attempts else _NO_HEADERS, flight.probe,
     )  # fmt: skip

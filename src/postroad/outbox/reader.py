@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroad.outbox import store
 from postroad.outbox.flight import Flight, Route, outgoing, route
+from postroad.outbox.following import NOTHING, Following
 from postroad.outbox.shards import SHARDS
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.leases import Lease
     from postroad.outbox.floor import Floors
+    from postroad.outbox.routes import Routes
     from postroad.outbox.settings import DispatchSettings
     from postroad.outbox.waiting import Waiting
     from postroad.outbox.window import Window
@@ -25,6 +27,8 @@ _LATE_SHARE: Final = 9  # A look for late commits that took t seconds is followe
 _RETRY_SHARE: Final = 5  # Retries take at most a fifth of the window.
 _MARK_AFTER: Final = 0.1  # An idle dispatcher takes a transaction number of its own only this long after the last.
 _SIZE_GUESS: Final = 1024
+_LONG: Final = 0.1
+_REPLAN_AFTER: Final = 5.0
 
 
 class _Late(NamedTuple):
@@ -45,6 +49,7 @@ class Reader:
         floors: Floors,
         waiting: Waiting,
         window: Window,
+        routes: Routes,
         settings: DispatchSettings,
         clock: Clock,
         held: Callable[[], Mapping[int, Lease]],
@@ -57,6 +62,8 @@ class Reader:
         self._settings = settings
         self._clock = clock
         self._held = held
+        self._passed = routes
+        self._following = Following(schema=schema, routes=routes, window=window, waiting=waiting, page=settings.page)
         self._routes: dict[str, Route] = {}
         self._tickets = itertools.count(1)
         self._each = 0
@@ -64,6 +71,7 @@ class Reader:
         self._late_at = 0.0
         self._mark_at = 0.0
         self._retry_at = 0.0
+        self._replan_at = 0.0
         self._sweep_at = clock.monotonic() + settings.sweep.total_seconds()
         self._sweep_from: int | None = None
         self._retry_all = False
@@ -85,22 +93,29 @@ class Reader:
         leases = self._held()
         if not leases:
             return []
+        started = self._clock.monotonic()
         limit = max(1, min(room, self._settings.page, int(self._settings.window_bytes / self._size)))
-        fresh = await self._fresh(hand, leases, limit)
-        late = await self._late(hand, leases)
+        behind = await self._following.read(hand, leases, limit=limit) if self._passed.any else NOTHING
+        passed = [name for name in self._passed.names() if name not in behind.caught_up]
+        fresh, tops = await self._fresh(hand, leases, limit, passed)
+        late = await self._late(hand, leases, passed)
         await self._mark(hand)
-        swept, sweep_from = await self._sweep(hand, leases)
+        swept, sweep_from = await self._sweep(hand, leases, passed)
         again = await self._retries(hand, leases)
-        rows = [row for row in itertools.chain(fresh, late.rows, swept) if row["due"] and not self._held_back(row)]
-        flights = await self._with_bodies(hand, leases, rows)
-        flights += await self._with_bodies(hand, leases, [row for row in again if not self._held_back(row)])
+        found = itertools.chain(fresh, late.rows, swept, behind.rows)
+        flights = await self._with_bodies(hand, leases, [row for row in found if row["due"] and self._may_go(row)])
+        flights += await self._with_bodies(hand, leases, [row for row in again if self._may_go(row)])
+        flights += await self._with_bodies(hand, leases, behind.probes, probe=True)
+        await self._replan(hand, started)
         self._sweep_from = sweep_from
         still = {shard for shard, lease in self._held().items() if leases.get(shard) is lease}
-        for row in fresh:
-            if row["shard"] in still:
-                self._floors.advance(row["shard"], row["place"])
+        for shard, place in tops.items():
+            if shard in still:
+                self._floors.advance(shard, place)
+        flights = [flight for flight in flights if flight.shard in still]
+        self.more |= self._following.done(behind, flights)
         self._floors.passed(late.oldest, {shard: floor for shard, floor in late.seen.items() if shard in still})
-        return [flight for flight in flights if flight.shard in still]
+        return flights
 
     def missing(self) -> list[Flight]:
         """Rows of the last reads that have no event in the log; each is given once."""
@@ -111,32 +126,58 @@ class Reader:
         """Rows that were held back may go now: look for them with the next read."""
         self._late_at = 0.0
 
-    async def _fresh(self, hand: AsyncHand, leases: Mapping[int, Lease], limit: int) -> Sequence[Row]:
+    async def _replan(self, hand: AsyncHand, started: float) -> None:
+        """A read that took long may have followed plans made for an empty table: have new ones made, now and then."""
+        now = self._clock.monotonic()
+        if now - started > _LONG and now >= self._replan_at:
+            self._replan_at = now + _REPLAN_AFTER
+            await hand.fetch(store.replan(self._schema))
+
+    async def _fresh(
+        self, hand: AsyncHand, leases: Mapping[int, Lease], limit: int, passed: list[str]
+    ) -> tuple[Sequence[Row], dict[int, int]]:
+        """Rows beyond the cursors, and how far each shard was read by that."""
         cursors = {shard: self._floors.cursor[shard] for shard in leases if shard in self._floors.cursor}
         if not cursors:
-            return ()
+            return (), {}
         even = min(limit, 2 * -(-limit // len(cursors)))
         each = min(limit, max(self._each, even))
-        rows = await hand.fetch(store.fresh(self._schema, cursors, each=each, limit=limit))
+        tops: dict[int, int] = {}
+        far = False
+        if passed:
+            ahead = self._passed.ahead()
+            if not ahead:
+                return (), {}
+            asked = store.passing(self._schema, cursors, passed, each=each, limit=limit, ahead=ahead)
+            all_rows = await hand.fetch(asked)
+            rows: Sequence[Row] = [row for row in all_rows if row["place"] is not None]
+            if len(all_rows) < limit + len(cursors):
+                counts = _count(rows)
+                tops = {row["of_shard"]: row["top"] for row in all_rows if counts[row["of_shard"]] < each}
+                far = ahead >= self._settings.page and any(row["seen"] >= ahead for row in all_rows)
+        else:
+            rows = await hand.fetch(store.fresh(self._schema, cursors, each=each, limit=limit))
         full = len(rows) >= limit
         capped = not full and len(rows) >= each and any(n >= each for n in _count(rows).values())
         # Most shards hold alike; where one holds the most, it alone is read in larger pieces.
         self._each = min(limit, each * 2) if capped else even
-        self.more = full or capped
-        return rows
+        self.more = full or capped or far
+        for row in rows:
+            tops[row["shard"]] = max(row["place"], tops.get(row["shard"], 0))
+        return rows, tops
 
-    async def _late(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> _Late:
+    async def _late(self, hand: AsyncHand, leases: Mapping[int, Lease], passed: list[str]) -> _Late:
         """Look for rows that were committed below a cursor after it had passed; at most a tenth of the time."""
         now = self._clock.monotonic()
         ranges = self._floors.ranges(leases)
         if not ranges[0] or now < self._late_at:
             return _Late((), 0, {})
         page = self._settings.page
-        found, oldest, took = await self._between(hand, ranges, page)
+        found, oldest, took = await self._between(hand, ranges, page, passed)
         late, complete = list(found), len(found) < page
-        while not complete and sum(1 for row in late if not self._held_back(row)) < page:
+        while not complete and sum(1 for row in late if self._may_go(row)) < page:
             lows = [max(low, found[-1]["place"]) for low in ranges[1]]
-            found, _, more = await self._between(hand, (ranges[0], lows, ranges[2]), page)
+            found, _, more = await self._between(hand, (ranges[0], lows, ranges[2]), page, passed)
             late, took, complete = [*late, *found], took + more, len(found) < page
         self._late_at = self._clock.monotonic() + took * _LATE_SHARE
         self.more |= not complete
@@ -144,9 +185,10 @@ class Reader:
         return _Late(late, oldest if complete else 0, seen)
 
     async def _between(
-        self, hand: AsyncHand, ranges: tuple[list[int], list[int], list[int]], limit: int
+        self, hand: AsyncHand, ranges: store.Ranges, limit: int, passed: list[str]
     ) -> tuple[Sequence[Row], int, float]:
-        rows = await hand.fetch(store.between(self._schema, ranges, but=self._window.places(), limit=limit))
+        but = self._window.places()
+        rows = await hand.fetch(store.between(self._schema, ranges, but=but, routes=passed, limit=limit))
         found = rows if rows[0]["place"] is not None else ()
         return found, rows[0]["oldest"], rows[0]["seconds"]
 
@@ -160,7 +202,9 @@ class Reader:
         self._floors.mark(rows[0]["xid"], reached)
         self._mark_at = now + _MARK_AFTER
 
-    async def _sweep(self, hand: AsyncHand, leases: Mapping[int, Lease]) -> tuple[Sequence[Row], int | None]:
+    async def _sweep(
+        self, hand: AsyncHand, leases: Mapping[int, Lease], passed: list[str]
+    ) -> tuple[Sequence[Row], int | None]:
         """Look through everything below the floors once a minute, a page per read: the backstop."""
         start = self._sweep_from
         if start is None:
@@ -170,7 +214,7 @@ class Reader:
         floors = [(shard, self._floors.floor[shard]) for shard in leases if shard in self._floors.floor]
         shards, tops = [shard for shard, _ in floors], [top for _, top in floors]
         limit = self._settings.page
-        found, _, took = await self._between(hand, (shards, [start] * len(shards), tops), limit)
+        found, _, took = await self._between(hand, (shards, [start] * len(shards), tops), limit, passed)
         if len(found) >= limit:
             self.more = True
             return found, found[-1]["place"]
@@ -187,9 +231,12 @@ class Reader:
         self._retry_all = False
         self._retry_at = now + self._settings.retry_check.total_seconds()
         but = self._window.places() + self._waiting.behind()
-        return await hand.fetch(store.retries(self._schema, leases, but=but, limit=room))
+        blocked = self._passed.blocked()
+        return await hand.fetch(store.retries(self._schema, leases, but=but, routes=blocked, limit=room))
 
-    async def _with_bodies(self, hand: AsyncHand, leases: Mapping[int, Lease], rows: Sequence[Row]) -> list[Flight]:
+    async def _with_bodies(
+        self, hand: AsyncHand, leases: Mapping[int, Lease], rows: Sequence[Row], *, probe: bool = False
+    ) -> list[Flight]:
         if not rows:
             return []
         found = {body["seq"]: body for body in await hand.fetch(store.bodies(self._schema, rows))}
@@ -197,6 +244,7 @@ class Reader:
         total = 0
         for row in rows:
             flight = self._flight(row, leases)
+            flight.probe = probe
             body = found.get(row["seq"])
             if body is None:
                 flight.reason = store.BODY_MISSING
@@ -210,8 +258,8 @@ class Reader:
             self._size = max(1.0, (self._size + total / len(flights)) / 2)
         return flights
 
-    def _held_back(self, row: Row) -> bool:
-        return self._waiting.holds_back(row["shard"], row["place"], row["key_hash"])
+    def _may_go(self, row: Row) -> bool:
+        return not self._waiting.holds_back(row["shard"], row["place"], row["key_hash"])
 
     def _flight(self, row: Row, leases: Mapping[int, Lease]) -> Flight:
         key = row["route"]

@@ -18,9 +18,9 @@ class DispatchSettings:
     """Bounds and periods of one dispatcher; the defaults suit production, tests shorten them."""
 
     window: int = 2000
-    """Rows that may be with the broker, unconfirmed, at once."""
+    """Rows that may be with the broker, unconfirmed, at once; a quarter of them of one route."""
     window_bytes: int = 8 * 1024 * 1024
-    """Bytes of them."""
+    """Bytes of them; a quarter of them of one route."""
     page: int = 500
     """Rows per read, and per delete while there is much to do."""
     shard_ttl: timedelta = seconds(10)
@@ -41,8 +41,13 @@ class DispatchSettings:
     """How often everything below the floor is looked through: the backstop."""
     gauge: timedelta = seconds(5)
     """How often the state of the outbox is measured, by the holder of the first shard."""
+    full: timedelta = timedelta(milliseconds=100)
+    """How long nothing of a route may be answered while its limit stops others, until it is passed over."""
+    silent: timedelta = timedelta(milliseconds=250)
+    """How long nothing of it may be answered while younger publishes of other routes are, until it is passed over."""
     refused: Backoff = _REFUSED
-    """The waits of rows that the broker returned or refused; they are never given up, only ever later."""
+    """The waits of rows that the broker returned or refused, and of the probes of their route; they are never given
+    up, only ever later."""
 
     def __post_init__(self) -> None:
         """Refuse what could not work.

@@ -27,6 +27,9 @@ QUERIES: Final = Queries(
     source="postroad.outbox/store.sql",
 )
 
+Ranges = tuple[list[int], list[int], list[int]]
+"""Shards, above which places, up to which."""
+
 _CLASSES: Final = 5  # As many as the log has partitions by retention.
 
 
@@ -35,14 +38,34 @@ def fresh(schema: str, cursors: Mapping[int, int], *, each: int, limit: int) -> 
     return QUERIES.statement("fresh", schema, list(cursors), list(cursors.values()), each, limit)
 
 
-def between(schema: str, ranges: tuple[list[int], list[int], list[int]], *, but: list[int], limit: int) -> Statement:
-    """Due rows in the `ranges` (shards, above, up to), passing over the places `but`."""
-    return QUERIES.statement("between", schema, *ranges, but, limit)
+def passing(
+    schema: str, cursors: Mapping[int, int], routes: list[str], *, each: int, limit: int, ahead: int
+) -> Statement:
+    """Rows beyond the cursors, at most `each` of a shard, that are not of `routes`; and one for a shard without any.
+
+    At most `ahead` rows of each shard are looked through for them.
+    """
+    return QUERIES.statement("passing", schema, list(cursors), list(cursors.values()), each, limit, routes, ahead)
 
 
-def retries(schema: str, shards: Iterable[int], *, but: list[int], limit: int) -> Statement:
-    """Refused rows whose wait is over."""
-    return QUERIES.statement("retries", schema, list(shards), but, limit)
+def behind(schema: str, ranges: Ranges, route: str, *, but: list[int], limit: int) -> Statement:
+    """Due rows of `route` in the `ranges`, passing over the places `but`."""
+    return QUERIES.statement("behind", schema, *ranges, route, but, limit)
+
+
+def refused(schema: str, shards: Iterable[int], route: str, *, but: list[int], limit: int) -> Statement:
+    """Refused rows of `route`, whether or not their wait is over."""
+    return QUERIES.statement("refused", schema, list(shards), route, but, BODY_MISSING, limit)
+
+
+def between(schema: str, ranges: Ranges, *, but: list[int], routes: list[str], limit: int) -> Statement:
+    """Due rows in the `ranges`, passing over the places `but` and the `routes`."""
+    return QUERIES.statement("between", schema, *ranges, but, limit, routes)
+
+
+def retries(schema: str, shards: Iterable[int], *, but: list[int], routes: list[str], limit: int) -> Statement:
+    """Refused rows whose wait is over, passing over the places `but` and the `routes`."""
+    return QUERIES.statement("retries", schema, list(shards), but, limit, routes)
 
 
 def bodies(schema: str, rows: Sequence[Mapping[str, Any]]) -> Statement:
@@ -70,6 +93,13 @@ def charge(schema: str, flights: Sequence[Flight], waits: Sequence[timedelta]) -
     return QUERIES.statement("charge", schema, *_fenced(flights), *_rows(flights), attempts, reasons, seconds)
 
 
+def let_go(schema: str, leases: Mapping[int, Lease], routes: list[str]) -> Statement:
+    """Refused rows of `routes` wait no longer, in those of the shards that are still ours."""
+    holder = next(iter(leases.values())).holder
+    names, tokens = [lease.name for lease in leases.values()], [lease.token for lease in leases.values()]
+    return QUERIES.statement("let_go", schema, names, tokens, holder, list(leases), routes, BODY_MISSING)
+
+
 def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
     """Move one row's event into quarantine, in a transaction of its own; whether its shard was still ours."""
     held = yield from fence(schema, [flight.lease])
@@ -91,6 +121,11 @@ def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
             retention=flight.retention,
         )  # fmt: skip
     return True
+
+
+def replan(schema: str) -> Statement:
+    """Forget the plans of this connection; the next use of each statement makes a new one."""
+    return QUERIES.statement("replan", schema)
 
 
 def mark(schema: str) -> Statement:

@@ -1,3 +1,7 @@
+-- Ranges of places are written as rows (shard, place), and conditions as CASE, so that a planner whose statistics lag
+-- behind a burst does not guess that few rows fit: it would fetch and sort a whole range (a hundred thousand rows for
+-- fifty), rather than follow the primary key.
+
 -- name: fresh
 -- Rows beyond the cursors $2 of the shards $1, in place order, at most $3 of each shard and $4 of all.
 -- Those that are not due (refused before, or for later) are listed too, so that the cursors can pass them.
@@ -8,15 +12,100 @@ CROSS JOIN LATERAL (
         shard, place, seq, recorded, retention, route, key_hash, target, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
-    WHERE o.shard = held.shard AND o.place > held.cursor
-    ORDER BY o.place
+    WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, 9223372036854775807)
+    ORDER BY o.shard, o.place
     LIMIT $3
 ) AS page
 ORDER BY page.place
 LIMIT $4;
 
+-- name: passing
+-- As fresh, but passing over the routes $5, and looking through $6 rows of each shard at most. `top` is how far a shard
+-- was looked through, and `seen` how many rows that were, if all that was found of it is listed.
+SELECT page.*, held.shard AS of_shard, held.top, held.seen
+FROM (
+    SELECT given.shard, given.cursor, coalesce(looked.top, given.cursor) AS top, looked.seen
+    FROM unnest($1::smallint[], $2::bigint[]) AS given (shard, cursor)
+    CROSS JOIN LATERAL (
+        SELECT max(ahead.place) AS top, count(*) AS seen
+        FROM (
+            SELECT o.place
+            FROM {schema}.outbox AS o
+            WHERE (o.shard, o.place) > (given.shard, given.cursor)
+                AND (o.shard, o.place) <= (given.shard, 9223372036854775807)
+            ORDER BY o.shard, o.place
+            LIMIT $6
+        ) AS ahead
+    ) AS looked
+) AS held
+LEFT JOIN LATERAL (
+    SELECT
+        shard, place, seq, recorded, retention, route, key_hash, target, attempts,
+        attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
+    FROM {schema}.outbox AS o
+    WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, held.top)
+        AND CASE WHEN o.target IS NULL THEN o.route <> ALL($5::text[]) ELSE TRUE END
+    ORDER BY o.shard, o.place
+    LIMIT $3
+) AS page ON TRUE
+ORDER BY page.place
+LIMIT $4 + cardinality($1);
+
+-- name: behind
+-- Due rows of the route $4 above $2 and up to $3 of the shards $1, but for the places $5; at most $6 of them.
+SELECT page.*
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS held (shard, low, high)
+CROSS JOIN LATERAL (
+    SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
+    FROM {schema}.outbox AS o
+    WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
+        AND CASE
+            WHEN o.attempts = 0 AND o.route = $4 AND o.target IS NULL
+                AND (o.available_at IS NULL OR o.available_at <= now())
+            THEN o.place NOT IN (SELECT unnest($5::bigint[]))
+        END
+    ORDER BY o.shard, o.place
+    LIMIT $6
+) AS page
+ORDER BY page.place
+LIMIT $6;
+
+-- name: refused
+-- Refused rows of the route $2 of the shards $1, whether or not their wait is over, but for the places $3 and rows
+-- whose reason is $4; at most $5.
+SELECT page.*
+FROM unnest($1::smallint[]) AS held (shard)
+CROSS JOIN LATERAL (
+    SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
+    FROM {schema}.outbox AS o
+    WHERE o.shard = held.shard AND o.attempts > 0 AND o.route = $2 AND o.target IS NULL
+        AND o.place NOT IN (SELECT unnest($3::bigint[]))
+        AND o.reason IS DISTINCT FROM $4::text
+    ORDER BY o.available_at
+    LIMIT $5
+) AS page
+ORDER BY page.place
+LIMIT $5;
+
+-- name: let_go
+-- Refused rows of the routes $5 of those shards $4 whose leases are still ours wait no longer, but for rows whose
+-- reason is $6.
+WITH {fence}, held AS (
+    SELECT mine.shard
+    FROM unnest($1::text[], $4::smallint[]) AS mine (name, shard)
+    JOIN fence USING (name)
+), gone AS (
+    UPDATE {schema}.outbox AS o
+    SET available_at = clock_timestamp()
+    FROM held
+    WHERE o.shard = held.shard AND o.attempts > 0 AND o.available_at > clock_timestamp()
+        AND o.route = ANY($5::text[]) AND o.target IS NULL AND o.reason IS DISTINCT FROM $6::text
+    RETURNING o.place
+)
+SELECT (SELECT count(*) FROM gone) AS count, pg_current_xact_id()::text::bigint AS xid;
+
 -- name: between
--- Due rows above $2 and up to $3 of the shards $1, but for the places $4; at most $5 of them.
+-- Due rows above $2 and up to $3 of the shards $1, but for the places $4 and the routes $6; at most $5 of them.
 -- Always one row at least: it says what the snapshot's oldest running transaction is, and how long the search took.
 WITH found AS MATERIALIZED (
     SELECT page.*
@@ -24,10 +113,13 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
         FROM {schema}.outbox AS o
-        WHERE o.shard = held.shard AND o.place > held.low AND o.place <= held.high
-            AND o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
-            AND o.place NOT IN (SELECT unnest($4::bigint[]))
-        ORDER BY o.place
+        WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
+            AND CASE
+                WHEN o.attempts = 0 AND (o.available_at IS NULL OR o.available_at <= now())
+                    AND (o.target IS NOT NULL OR o.route <> ALL($6::text[]))
+                THEN o.place NOT IN (SELECT unnest($4::bigint[]))
+            END
+        ORDER BY o.shard, o.place
         LIMIT $5
     ) AS page
     ORDER BY page.place
@@ -42,7 +134,8 @@ LEFT JOIN found ON TRUE
 ORDER BY found.place;
 
 -- name: retries
--- Refused rows of the shards $1 whose wait is over, longest over first, but for the places $2; at most $3.
+-- Refused rows of the shards $1 whose wait is over, longest over first, but for the places $2 and the routes $4; at
+-- most $3.
 SELECT page.*
 FROM unnest($1::smallint[]) AS held (shard)
 CROSS JOIN LATERAL (
@@ -51,6 +144,7 @@ CROSS JOIN LATERAL (
     FROM {schema}.outbox AS o
     WHERE o.shard = held.shard AND o.attempts > 0 AND o.available_at <= now()
         AND o.place NOT IN (SELECT unnest($2::bigint[]))
+        AND (o.target IS NOT NULL OR o.route <> ALL($4::text[]))
     ORDER BY o.available_at, o.place
     LIMIT $3
 ) AS page
@@ -67,8 +161,11 @@ WHERE retention IN ($1::smallint, $2::smallint, $3::smallint, $4::smallint, $5::
     AND seq = ANY($8::bigint[]);
 
 -- name: waiting
--- Refused rows of the shards $1, in place order, at most $2; a row whose reason is $3 holds back no key.
-SELECT shard, place, CASE WHEN reason IS DISTINCT FROM $3::text THEN key_hash END AS key_hash
+-- Refused rows of the shards $1, in place order, at most $2; a row whose reason is $3 holds back no key and no route.
+SELECT
+    shard, place, reason,
+    CASE WHEN reason IS DISTINCT FROM $3::text THEN key_hash END AS key_hash,
+    CASE WHEN reason IS DISTINCT FROM $3::text AND target IS NULL THEN route END AS route
 FROM {schema}.outbox
 WHERE shard = ANY($1::smallint[]) AND attempts > 0
 ORDER BY place
@@ -120,6 +217,10 @@ SELECT
 DELETE FROM {schema}.outbox
 WHERE shard = $1 AND place = $2
 RETURNING place;
+
+-- name: replan
+-- Plans that this connection keeps may date from when the outbox was empty: whole tables are read then.
+DISCARD PLANS;
 
 -- name: mark
 -- A transaction number of our own: whatever began before it is smaller.

@@ -56,6 +56,8 @@ class PrometheusSink:
         self._work_metrics(into)
         self._hear: dict[type[Signal], Callable[[Any], None]] = {
             catalog.PublishesSettled: self._published,
+            catalog.RouteBlocked: self._route_blocked,
+            catalog.RouteReleased: self._route_released,
             catalog.OutboxRead: self._read,
             catalog.OutboxState: self._waiting,
             catalog.LeaseGone: self._lease_gone,
@@ -100,6 +102,12 @@ class PrometheusSink:
             "postroad_publish_connection_blocked",
             "Whether the broker blocks our publishing.",
             ["broker"],
+            registry=into,
+        )
+        self._routes_blocked = Gauge(
+            "postroad_publish_route_blocked",
+            "Whether a route is refused, so that its events are passed over.",
+            ["event_type", "schema_version"],
             registry=into,
         )
         self._pending = Gauge(
@@ -241,6 +249,12 @@ class PrometheusSink:
         if signal.result is catalog.PublishResult.CONFIRMED:
             delay.observe_many(signal.delays)
             attempts.observe_many([failed + 1 for failed in signal.attempts])
+
+    def _route_blocked(self, signal: catalog.RouteBlocked) -> None:
+        self._routes_blocked.labels(self._event_type(signal.event_type), str(signal.version)).set(1)
+
+    def _route_released(self, signal: catalog.RouteReleased) -> None:
+        self._routes_blocked.labels(self._event_type(signal.event_type), str(signal.version)).set(0)
 
     def _read(self, signal: catalog.OutboxRead) -> None:
         self._batches.labels().observe_many((signal.count,))

@@ -10,7 +10,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One publish. `ticket` names it to its publisher: unique while in flight, the same in its `Settled`."""
+    """One publish. `ticket` names it to its publisher: unique while in flight, the same in its `Settled`.
+
+    A `probe` finds out whether a route that was refused is well again: it goes out on a channel of its own, so that
+    its end, or a broker that never answers it, disturbs no other publish.
+    """
 
     ticket: int
     exchange: str
@@ -22,6 +26,7 @@ class Outgoing:
     correlation_id: str
     content_type: str
     headers: Mapping[str, Any] = field(default_factory=dict)
+    probe: bool = False
 
 
 class Settlement(StrEnum):
@@ -31,12 +36,16 @@ class Settlement(StrEnum):
     RETURNED = "returned"  # accepted, but no queue wants it
     NACKED = "nacked"  # refused by a queue (full) or its process failed
     UNKNOWN = "unknown"  # the connection was lost, or the channel closed, before an answer
+    OVERDUE = "overdue"  # no answer in time, while others were answered or not: its queue may hang; it may have arrived
     REFUSED = "refused"  # this very message made the broker close the channel (404, 403, 406)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The outcome of one publish. `reason` is safe to print."""
+    """The outcome of one publish. `reason` is safe to print.
+
+    UNKNOWN with a `code` says that the broker closed the channel over one publish of those that are UNKNOWN with it.
+    """
 
     ticket: int
     settlement: Settlement

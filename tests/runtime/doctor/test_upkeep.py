@@ -142,9 +142,7 @@ def _settled(examine, url):
 # --- windows and what waits -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("window", "expected"), [(hours(168), "ok"), (hours(24), "error"), (hours(1), "error")]
-)
+@pytest.mark.parametrize(("window", "expected"), [(hours(168), "ok"), (hours(24), "error"), (hours(1), "error")])
 def test_inbox_marks_must_outlive_the_retry_budget(window, expected):
     finding = judge_inbox(window, [consumer_of(book)])
     assert finding.severity == expected

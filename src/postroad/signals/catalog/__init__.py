@@ -30,6 +30,8 @@ from postroad.signals.catalog.outbox import (
     PublishesSettled,
     PublishRefused,
     PublishResult,
+    RouteBlocked,
+    RouteReleased,
     ShardsHeld,
 )
 from postroad.signals.catalog.runtime import (
@@ -101,6 +103,8 @@ __all__ = [
     "QuarantineState",
     "QueueDepth",
     "RetentionKept",
+    "RouteBlocked",
+    "RouteReleased",
     "ServiceFailed",
     "ServiceReady",
     "ServiceStarted",

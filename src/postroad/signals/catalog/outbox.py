@@ -65,6 +65,26 @@ class PublishRefused(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class RouteBlocked(Signal):
+    """A route was refused, or never answered: its rows are passed over, and one is tried after each wait."""
+
+    level: ClassVar[Level] = Level.WARNING
+    event_type: str
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReleased(Signal):
+    """A blocked route took an event again, or has none any more, after so many seconds: its rows go on, in order."""
+
+    level: ClassVar[Level] = Level.INFO
+    event_type: str
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class BodyMissing(Signal):
     """A waiting row has no body in the log; it is kept and reported, never skipped in silence."""
 
