@@ -107,8 +107,7 @@ async def test_a_position_spares_the_claim_what_a_held_transaction_keeps(here, s
         FROM generate_series(1, 20000) n
     """)
     await sql.execute("ANALYZE work")
-    async with here.manager.transaction() as held:
-        await held.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    async with here.manager.connection() as held, held.transaction(isolation="repeatable_read"):
         await held.execute("SELECT 1 FROM postroad.work LIMIT 1")
         rows = await here.run(store.claim(SCHEMA, queue="q", limit=19_000, worker="worker:a"))
         last = rows[-1]
