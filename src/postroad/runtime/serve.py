@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from postroad.runtime.process import Process
     from postroad.runtime.shutdown import Told
 
-LATE_SECONDS: Final = 0.4
+LATE_SECONDS: Final = 0.2
 """How long after the grace period the process is ended by force; what it leaves is taken over when leases expire."""
-_LOOK_SECONDS: Final = 0.1
-_ALARM_SECONDS: Final = 0.9
+_LOOK_SECONDS: Final = 0.05
+_ALARM_SECONDS: Final = 0.7
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
