@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -153,6 +154,20 @@ def compare(bench: Bench, contest: Contest, *, rounds: int, count: int) -> Resul
     )  # fmt: skip
 
 
+def write(results: list[Result]) -> None:
+    """Keep the newest result of each comparison: a run of one measurement leaves the others' as they were."""
+    rows = {(row["measurement"], row["rival"]): row for row in _written()}
+    rows |= {(result.measurement, result.rival): asdict(result) for result in results}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(list(rows.values()), indent=2) + "\n")
+
+
+def _written() -> list[dict[str, Any]]:
+    known = {(contest.measurement, contest.rival) for contest in CONTESTS}
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    return [row for row in rows if (row["measurement"], row["rival"]) in known]
+
+
 def show(results: list[Result]) -> None:
     table = Table(title="Postroad against its rivals: ratios of rates, pair by pair")
     for name in ("measurement", "rival", "min", "median", "max", "postroad/s", "rival/s"):
@@ -174,7 +189,7 @@ def main() -> int:
         postgres.create_database("bench")
         bench = Bench(postgres, rabbit)
         results = [compare(bench, contest, rounds=options.rounds, count=options.count) for contest in chosen]
-    RESULTS.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    write(results)
     show(results)
     short = [
         f"{contest.measurement} against {contest.rival}: {result.ratio_median} is below {contest.at_least}"
