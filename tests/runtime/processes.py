@@ -11,7 +11,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 APPS = Path(__file__).parent / "apps"
@@ -22,6 +24,15 @@ def environment(**settings: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "ORDERS_"))}
     path = os.pathsep.join(filter(None, [str(APPS), kept.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, **settings}
+
+
+def import_app(name: str) -> ModuleType:
+    """One of the apps' modules, imported once in this process as it is in theirs."""
+    sys.path.insert(0, str(APPS))
+    try:
+        return import_module(name)
+    finally:
+        sys.path.remove(str(APPS))
 
 
 def postroad(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

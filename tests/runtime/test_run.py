@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,7 +16,7 @@ import pytest
 from postroad.asyncpg import within
 from postroad.runtime.exits import Exit
 from postroad.testing.servers import Postgres, PostgresServer, Rabbit, TcpProxy, free_port
-from runtime.processes import APPS, Running, fetch, postroad
+from runtime.processes import APPS, Running, fetch, import_app, postroad
 
 pytestmark = pytest.mark.heavy
 _OPEN = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query NOT LIKE '%pg_stat%'"
@@ -39,11 +37,7 @@ def publish(author_url: str) -> Callable[[int], None]:
 
 async def stage_orders(url: str, count: int) -> None:
     """Stage as the App's own producer does: its module is imported here too."""
-    sys.path.insert(0, str(APPS))
-    try:
-        placed = import_module("orders").OrderBooked
-    finally:
-        sys.path.remove(str(APPS))
+    placed = import_app("orders").OrderBooked
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         for number in range(count):

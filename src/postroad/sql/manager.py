@@ -150,10 +150,15 @@ class Manager:
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
-            pool = await asyncpg.create_pool(
-                url, min_size=1, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
+            pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
+                url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
                 connection_class=PooledConnection, server_settings={"application_name": name},
             )  # fmt: skip
+            try:
+                await pool.release(await pool.acquire())
+            except BaseException:
+                pool.terminate()
+                raise
         return cls(pool, url, schema=schema)
 
     async def close(self) -> None:

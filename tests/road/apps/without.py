@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from postroad import failures
-from postroad.consume import attempt, inbox, pipeline
+from postroad.consume import arrival, attempt, inbox
 from postroad.events import Subscription
 from postroad.events.envelope import message_key
 from postroad.leases.lease import Lease
@@ -129,11 +129,7 @@ def no_versions() -> None:
 def no_ownership() -> None:
     """Whoever writes to an exchange may speak for anybody."""
 
-    def believed(_: object, arrival: pipeline.Arrival) -> pipeline.Arrival:
-        assert arrival.envelope is not None
-        return replace(arrival, message_key=message_key(arrival.envelope))
-
-    pipeline.vouched = believed
+    arrival.vouched = lambda _, envelope: message_key(envelope)
 
 
 def no_discretion() -> None:

@@ -41,7 +41,7 @@ async def resources() -> AsyncGenerator[Till, None]:
     till.open = False
 
 
-@consumer(OrderBooked, name="orders.book")
+@consumer(OrderBooked, name="orders.book", group=MODE != "endless")  # so that several are endless at once
 async def book(event: OrderBooked, delivery: Delivery[Any]) -> None:
     assert delivery.use(Till).open
     if MODE == "blocks" and event.number >= 0:

@@ -6,35 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import asyncpg
-from pydantic import BaseModel, Field
 
-from postroad.consume import Delivery, consumer
-from postroad.events import Producer
-from postroad.runtime.app import App, Wires
+from postroad.runtime.app import Wires
 from postroad.runtime.doctor import Finding, Limits, Subject
+from runtime.processes import import_app
 
 AT_ONCE = Limits(
     vacuum_age=timedelta(0), vacuum_transactions=10**9, writer_age=timedelta(0), waiting_age=timedelta(0)
 )  # fmt: skip
-orders = Producer("orders")
-
-
-@orders.event("order.booked", version=1)
-class OrderBooked(BaseModel):
-    """An order was booked."""
-
-    number: int = Field(description="The order's number")
-
-
-@consumer(OrderBooked, name="orders.book")
-async def book(event: OrderBooked, delivery: Delivery[Any]) -> None:
-    """Book it."""
-
-
-app = App("orders", publishes=[orders], consumers=[book])
+orders = import_app("orders")
+app, book = orders.app, orders.book
 SUBJECT = Subject(app.declarations, Wires(app.declarations, {}).connections)
 Examine: TypeAlias = Callable[..., dict[str, list[Finding]]]
 

@@ -116,18 +116,18 @@ def test_a_direct_url_to_the_same_database_is_well(examine, database):
 
 def test_a_process_that_takes_more_connections_than_the_database_allows_is_an_error(examine, sql, database):
     name = identifier(database.rpartition("/")[2])
-    sql(f"ALTER DATABASE {name} CONNECTION LIMIT 14")
+    sql(f"ALTER DATABASE {name} CONNECTION LIMIT 15")
     (finding,) = examine()["connections"]
     assert finding.severity == "error"
-    assert "together 15" in finding.found
-    assert "the database allows 14" in finding.found
-    sql(f"ALTER DATABASE {name} CONNECTION LIMIT 15")
+    assert "together 16" in finding.found
+    assert "the database allows 15" in finding.found
+    sql(f"ALTER DATABASE {name} CONNECTION LIMIT 16")
     assert severity(examine()["connections"]) == "ok"
-    assert severity(examine(POSTROAD_POOL_SIZE="15")["connections"]) == "error"
+    assert severity(examine(POSTROAD_POOL_SIZE="16")["connections"]) == "error"
 
 
 def test_a_process_for_which_too_few_connections_are_left_is_warned_of(examine, sql, database, runtime_url):
-    sql(f"ALTER DATABASE {identifier(database.rpartition('/')[2])} CONNECTION LIMIT 15")
+    sql(f"ALTER DATABASE {identifier(database.rpartition('/')[2])} CONNECTION LIMIT 16")
     with holding(runtime_url):
         (finding,) = examine()["connections"]
     assert finding.severity == "warning"
@@ -136,5 +136,5 @@ def test_a_process_for_which_too_few_connections_are_left_is_warned_of(examine, 
 
 def test_the_bill_is_made_for_each_role(examine):
     (finding,) = examine()["connections"]
-    assert "dispatch 7, consume 15, work 15, maintain 7, together 15" in finding.found
+    assert "dispatch 7, consume 16, work 16, maintain 7, together 16" in finding.found
     assert severity(examine(app=False)["connections"]) == "not checked"
