@@ -65,17 +65,35 @@ class Contest:
 
 CONTESTS = (
     Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 0.9),
-    Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), 4.0),
-    Contest("consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
-    Contest("consume-hot", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), 1.8),
-    Contest("consume", "faststream", "faststream_peer.py", ("setup", "fill", "dispatch"), ("setup", "fill"), 4.0),
+    Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), None),
+    Contest(
+        "consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), None, count=10_000
+    ),
+    Contest(
+        "consume-hot",
+        "floor",
+        "floor.py",
+        ("setup", "fill", "dispatch"),
+        ("setup", "fill", "dispatch"),
+        None,
+        count=10_000,
+    ),
+    Contest(
+        "consume",
+        "faststream",
+        "faststream_peer.py",
+        ("setup", "fill", "dispatch"),
+        ("setup", "fill"),
+        None,
+        count=10_000,
+    ),
     Contest(
         "growth",
         "itself with 10,000 waiting rows, not 1,000,000",
         "ours.py",
         ("setup", "million"),
         ("setup", "backlog"),
-        0.9,
+        None,
         stage="dispatch",
         rival_stage="dispatch",
         count=10_000,
@@ -86,7 +104,7 @@ CONTESTS = (
         "ours.py",
         ("setup", "backlog"),
         ("setup", "backlog"),
-        0.6,
+        None,
         stage="dispatch-held",
         rival_stage="dispatch",
         count=100_000,
@@ -98,7 +116,7 @@ CONTESTS = (
         "ours.py",
         ("setup", "backlog"),
         ("setup", "backlog"),
-        0.9,
+        None,
         count=50_000,
         rival_count=500_000,
     ),
@@ -181,7 +199,7 @@ def show(results: list[Result]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--count", type=int, default=40_000)
     parser.add_argument("--only", help="one measurement")
     options = parser.parse_args()
     chosen = [contest for contest in CONTESTS if options.only in {None, contest.measurement}]

@@ -17,11 +17,11 @@ _REFUSED: Final = Backoff(first=seconds(1), most=minutes(5))
 class DispatchSettings:
     """Bounds and periods of one dispatcher; the defaults suit production, tests shorten them."""
 
-    window: int = 2000
+    window: int = 4000
     """Rows that may be with the broker, unconfirmed, at once; a quarter of them of one route."""
     window_bytes: int = 8 * 1024 * 1024
     """Bytes of them; a quarter of them of one route."""
-    page: int = 500
+    page: int = 1000
     """Rows per read, and per delete while there is much to do."""
     shard_ttl: timedelta = seconds(10)
     """How long a dispatcher that died keeps its shards."""
