@@ -421,7 +421,7 @@ async def test_a_row_for_one_consumer_alone_is_read_with_its_target(author, brok
 
 async def test_a_shard_that_holds_most_rows_is_still_read_in_whole_pages(author, broker, process):
     await author.stage(*[an_event("one") for _ in range(1500)])
-    running = await process(broker, shards=None)
+    running = await process(broker, shards=None, page=500, window=2000)
     await cleared(running, 1500)
     reads = [read.count for read in running.heard.all(OutboxRead)]
     assert max(reads) == 500
