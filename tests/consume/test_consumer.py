@@ -28,9 +28,17 @@ async def test_the_function_stays_plain():
     assert decorated is mine
     assert await decorated("a", None) == "a!"
     value = consumer_of(decorated)
-    assert (value.name, value.concurrency, value.prefetch) == ("billing.orders", 3, 24)
+    assert (value.name, value.concurrency, value.prefetch) == ("billing.orders", 3, 96)
     assert [each.type for each in value.subscriptions] == ["orders.order.placed", "orders.order.cancelled"]
     assert value.types["orders.order.cancelled"].version == 3
+
+
+@pytest.mark.parametrize(("given", "prefetch"), [({}, 256), ({"group": False}, 64), ({"prefetch": 5}, 5)])
+def test_what_is_handed_out_in_advance_fits_the_gear(given, prefetch):
+    async def mine(event, delivery):
+        pass
+
+    assert consumer_of(consumer(Placed, name="x", **given)(mine)).prefetch == prefetch
 
 
 def test_an_event_class_of_the_same_repository_can_be_consumed():

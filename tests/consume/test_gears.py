@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.consume.gears import MOST, Gears
+from postroad.consume.gears import ABREAST, MOST, Gears
 
 
 class Time:
@@ -87,3 +87,17 @@ def test_an_early_end_now_and_then_changes_nothing():
         for _ in range(19):
             gear.ended(early=False)
     assert gear.fast
+
+
+def test_groups_are_trusted_until_something_fails_and_again_after_a_minute():
+    gear, time = gears()
+    assert (gear.optimistic, gear.abreast) == (True, ABREAST)
+    gear.collided()
+    assert (gear.optimistic, gear.abreast) == (True, 1)
+    time.now += 59
+    gear.failed()
+    assert (gear.optimistic, gear.abreast) == (False, 1)
+    time.now += 59
+    assert (gear.optimistic, gear.abreast) == (False, 1)
+    time.now += 1
+    assert (gear.optimistic, gear.abreast) == (True, ABREAST)

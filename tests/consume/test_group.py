@@ -31,6 +31,7 @@ from support import until
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 COUNT = 32
 CULPRIT = "13"
+UP_TO_IT = 14
 INSERT = "INSERT INTO public.effect VALUES ($1, 1, $2)"
 
 
@@ -41,6 +42,21 @@ def unhurried(monkeypatch):
     monkeypatch.setattr(gears, "AGE", seconds(60))
     monkeypatch.setattr(gears, "SLOW_ABOVE", seconds(60))
     monkeypatch.setattr(group, "STALLED", seconds(60))
+    monkeypatch.setattr(gears, "ABREAST", 1)
+
+
+@pytest.fixture
+def careful(monkeypatch):
+    """As after a failure: every member has a savepoint."""
+    monkeypatch.setattr(gears.Gears, "optimistic", property(lambda _: False))
+
+
+@pytest.fixture(params=["optimistic", "careful"])
+def mode(request):
+    """Groups as they are while nothing has failed, and as they are for a minute after that."""
+    if request.param == "careful":
+        request.getfixturevalue("careful")
+    return request.param
 
 
 def billing(trouble, *, attempts=1, **given):
@@ -75,29 +91,30 @@ async def once_each(sql, *, culprit=2):
     assert await sql.fetchval("SELECT count(*) FROM work") == 0
 
 
-def started(here):
-    return len(here.heard.all(HandlerStarted))
+def started(here, mode="careful", *, before=0):
+    """How many handlers ran; `before` of them in an optimistic group, which was rolled back with its first failure."""
+    return len(here.heard.all(HandlerStarted)) - (before if mode == "optimistic" else 0)
 
 
 async def refuses(_):
     raise RuntimeError
 
 
-async def a_refusal(here, queue, sql):
+async def a_refusal(here, queue, sql, mode="careful"):
     await grouped(here, queue, billing(refuses))
     await once_each(sql)
-    assert started(here) == COUNT + 1
+    assert started(here, mode, before=UP_TO_IT) == COUNT + 1
 
 
-async def test_a_member_that_fails_costs_the_others_nothing(here, queue, sql):
-    await a_refusal(here, queue, sql)
+async def test_a_member_that_fails_costs_the_others_nothing(here, queue, sql, mode):
+    await a_refusal(here, queue, sql, mode)
     assert [signal.count for signal in here.heard.all(DeliveriesCommitted)] == [COUNT, 1]
     (delayed,) = here.heard.all(DeliveryDelayed)
     assert delayed.attempt == 1
 
 
 @pytest.mark.sabotage
-async def test_without_savepoints_it_costs_their_effects(here, queue, sql, monkeypatch):
+async def test_without_savepoints_it_costs_their_effects(here, queue, sql, careful, monkeypatch):
     nothing = Statement("SELECT 1", command=True)
     for name in ("ENTER", "LEAVE", "UNDO"):
         monkeypatch.setattr(group, name, nothing)
@@ -127,21 +144,23 @@ async def test_commit_comes_before_ack_and_both_once_for_the_group(here, queue, 
     assert len(here.heard.all(DeliverySettled)) == COUNT
 
 
-async def test_a_database_error_that_the_handler_hides_fails_its_member(here, queue, sql):
+async def test_a_database_error_that_the_handler_hides_fails_its_member(here, queue, sql, mode):
     async def hide(delivery):
         with suppress(asyncpg.DivisionByZeroError):
             await delivery.tx.execute("SELECT 1 / 0")
 
     await grouped(here, queue, billing(hide))
     await once_each(sql)
-    assert started(here) == COUNT + 1
+    assert started(here, mode, before=UP_TO_IT + 1) == COUNT + 1
 
 
 @pytest.mark.parametrize(
     ("error", "outcome", "signal"),
     [(Drop("not ours"), "dropped", None), (Quarantine("odd"), "quarantined", DeliveryQuarantined)],
 )
-async def test_a_member_is_dropped_or_quarantined_in_the_groups_transaction(here, queue, sql, error, outcome, signal):
+async def test_a_member_is_dropped_or_quarantined_in_the_groups_transaction(
+    here, queue, sql, mode, error, outcome, signal
+):
     async def decide(_):
         raise error
 
@@ -165,28 +184,30 @@ async def orphan(delivery):
     await delivery.tx.execute("INSERT INTO public.child VALUES (1)")
 
 
-async def a_deferred_constraint(here, queue, sql):
+async def a_deferred_constraint(here, queue, sql, mode="careful"):
     await deferred(sql)
     await grouped(here, queue, billing(orphan))
     await once_each(sql)
-    assert started(here) == COUNT + 1
+    assert started(here, mode, before=COUNT) == COUNT + 1
     (delayed,) = here.heard.all(DeliveryDelayed)
     assert delayed.error_type == "asyncpg.exceptions.ForeignKeyViolationError"
 
 
-async def test_a_deferred_constraint_is_checked_at_its_members_end(here, queue, sql):
-    await a_deferred_constraint(here, queue, sql)
+async def test_a_deferred_constraint_fails_its_member_alone(here, queue, sql, mode):
+    await a_deferred_constraint(here, queue, sql, mode)
 
 
 @pytest.mark.sabotage
-async def test_unchecked_a_deferred_constraint_fails_the_commit_and_all_run_again(here, queue, sql, monkeypatch):
+async def test_unchecked_a_deferred_constraint_fails_the_commit_and_all_run_again(
+    here, queue, sql, careful, monkeypatch
+):
     leave = Statement("RELEASE SAVEPOINT postroad_member; SAVEPOINT postroad_member", command=True)
     monkeypatch.setattr(group, "LEAVE", leave)
     with pytest.raises(AssertionError):
         await a_deferred_constraint(here, queue, sql)
 
 
-async def test_what_a_handler_defers_stays_deferred_until_its_end(here, queue, sql):
+async def test_what_a_handler_defers_stays_deferred_until_its_end(here, queue, sql, mode):
     await deferred(sql)
 
     @consumer(Placed, name="billing.orders")
@@ -199,17 +220,17 @@ async def test_what_a_handler_defers_stays_deferred_until_its_end(here, queue, s
     assert await sql.fetchval("SELECT count(*) FROM public.child") == COUNT
 
 
-async def test_a_failure_at_commit_is_charged_to_whoever_fails_alone(here, queue, sql):
+async def test_a_failure_at_commit_is_charged_to_whoever_fails_alone(here, queue, sql, mode):
     async def boom(delivery):  # The rows of a cursor that outlives its transaction are read at its commit.
         await delivery.tx.execute("DECLARE boom CURSOR WITH HOLD FOR SELECT 1 / (amount - 1) FROM public.effect")
 
     await grouped(here, queue, billing(boom))
     await once_each(sql)
-    assert started(here) == 2 * COUNT + 1
+    assert started(here, mode, before=COUNT) == 2 * COUNT + 1
     assert len(here.heard.all(DeliveryDelayed)) == 1
 
 
-async def test_a_handler_that_kills_its_connection_is_charged_alone(here, queue, sql):
+async def test_a_handler_that_kills_its_connection_is_charged_alone(here, queue, sql, mode):
     async def kill(delivery):
         await delivery.tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
@@ -236,12 +257,12 @@ async def commits(delivery):
     await delivery.tx.execute("COMMIT")
 
 
-async def test_a_handler_that_commits_is_refused_and_charged_alone(here, queue, sql):
+async def test_a_handler_that_commits_is_refused_and_charged_alone(here, queue, sql, mode):
     await grouped(here, queue, billing(commits))
     await once_each(sql)
     (delayed,) = here.heard.all(DeliveryDelayed)
     assert delayed.error_type == "postroad.errors.UsageError"
-    assert started(here) == COUNT + 1
+    assert started(here, mode, before=UP_TO_IT) == COUNT + 1
 
 
 async def a_commit_past_the_guard(here, queue, sql, monkeypatch):
@@ -251,12 +272,12 @@ async def a_commit_past_the_guard(here, queue, sql, monkeypatch):
     assert sorted(row["name"] for row in rows) == sorted(f"{number}" for number in range(COUNT))
 
 
-async def test_a_commit_past_the_guard_loses_and_doubles_nothing(here, queue, sql, monkeypatch):
+async def test_a_commit_past_the_guard_loses_and_doubles_nothing(here, queue, sql, mode, monkeypatch):
     await a_commit_past_the_guard(here, queue, sql, monkeypatch)
 
 
 @pytest.mark.sabotage
-async def test_a_commit_past_the_guard_would_lose_who_comes_after(here, queue, sql, monkeypatch):
+async def test_a_commit_past_the_guard_would_lose_who_comes_after(here, queue, sql, mode, monkeypatch):
     async def nothing(*_):
         pass
 
@@ -266,7 +287,9 @@ async def test_a_commit_past_the_guard_would_lose_who_comes_after(here, queue, s
             await a_commit_past_the_guard(here, queue, sql, monkeypatch)
 
 
-async def test_hanging_on_a_row_of_its_own_group_ends_at_the_time_limit_and_is_done_alone(here, queue, sql, database):
+async def test_hanging_on_a_row_of_its_own_group_ends_at_the_time_limit_and_is_done_alone(
+    here, queue, sql, database, mode
+):
     await sql.execute("CREATE TABLE public.hot AS SELECT 1 AS id, 0 AS n; GRANT ALL ON public.hot TO pr_runtime")
 
     @consumer(Placed, name="billing.orders", retry=AT_ONCE, max_runtime=seconds(0.5))
@@ -286,17 +309,18 @@ async def test_hanging_on_a_row_of_its_own_group_ends_at_the_time_limit_and_is_d
     assert here.heard.all(DeliveryDelayed) == []
 
 
-async def test_over_its_time_limit_a_member_is_tried_alone_and_then_charged(here, queue, sql):
+async def test_over_its_time_limit_a_member_is_tried_alone_and_then_charged(here, queue, sql, mode):
     async def sleep(_):
         await asyncio.sleep(30)
 
     await grouped(here, queue, billing(sleep, max_runtime=seconds(0.3)))
     await once_each(sql)
-    assert started(here) == COUNT + 2
+    # With savepoints those before it stay; the others have not run yet.
+    assert started(here, mode, before=UP_TO_IT - 1) == COUNT + 2
     assert len(here.heard.all(DeliveryDelayed)) == 1
 
 
-async def test_a_lock_time_out_ends_the_group_and_charges_nobody(here, queue, sql):
+async def test_a_lock_time_out_ends_the_group_and_charges_nobody(here, queue, sql, mode):
     await sql.execute("CREATE TABLE public.hot AS SELECT 1 AS id, 0 AS n; GRANT ALL ON public.hot TO pr_runtime")
 
     async def touch(delivery):
@@ -312,7 +336,7 @@ async def test_a_lock_time_out_ends_the_group_and_charges_nobody(here, queue, sq
         await holder.rollback()
         await here.settled(COUNT, result=DeliveryResult.OK)
     await once_each(sql, culprit=1)
-    assert started(here) == COUNT + 1
+    assert started(here, mode, before=UP_TO_IT) == COUNT + 1
     assert await sql.fetchval("SELECT n FROM public.hot") == 1
 
 
@@ -378,7 +402,7 @@ async def test_groups_in_two_processes_with_the_same_keys_do_not_wait_for_each_o
 
 
 @pytest.mark.sabotage
-async def test_a_claim_without_the_try_would_wait(here, there, queue, sql, monkeypatch):
+async def test_a_claim_without_the_try_would_wait(here, there, queue, sql, careful, monkeypatch):
     monkeypatch.setitem(
         inbox.QUERIES._rendered, ("claim_many", "postroad"),
         inbox.QUERIES.text("claim_many", "postroad")
@@ -408,6 +432,78 @@ async def test_hot_rows_in_two_processes_charge_nobody(here, there, queue, sql):
     assert await sql.fetchval("SELECT sum(n) FROM public.hot") == 2 * most
     results = {signal.result for each in (here, there) for signal in each.heard.all(DeliverySettled)}
     assert results == {DeliveryResult.OK}
+
+
+async def test_several_groups_are_open_at_once_and_one_that_waits_holds_up_only_itself(here, queue, sql, monkeypatch):
+    monkeypatch.setattr(gears, "ABREAST", 4)
+    go = asyncio.Event()
+
+    @consumer(Placed, name="billing.orders")
+    async def one(event, delivery):
+        await delivery.tx.execute(INSERT, event.order, delivery.attempt)
+        if int(event.order) % COUNT == 0 and event.order != "0":
+            await go.wait()
+
+    for number in range(4 * COUNT):
+        queue.put(body(f"{number}"))
+    async with here.consuming(one, queue.intake(prefetch=4 * COUNT)):
+        await here.settled(COUNT)
+        await until(lambda: started(here) == COUNT + 3)
+        go.set()
+        await here.settled(4 * COUNT)
+    assert [signal.count for signal in here.heard.all(DeliveriesCommitted)] == [COUNT] * 4
+
+
+async def groups_in_each_others_way(here, queue, sql):
+    """Four groups at once, of handlers that touch the same rows in another order each."""
+    await sql.execute("""
+        CREATE TABLE public.hot AS SELECT generate_series(0, 15) AS id, 0 AS n;
+        GRANT ALL ON public.hot TO pr_runtime;
+    """)
+
+    @consumer(Placed, name="billing.orders")
+    async def count(event, delivery):
+        await delivery.tx.execute("UPDATE public.hot SET n = n + 1 WHERE id = $1", hash(event.order) % 16)
+
+    most = 30 * COUNT
+    for number in range(most):
+        queue.put(body(f"{number}"))
+    async with here.consuming(count, queue.intake(prefetch=256)) as attempts:
+        await here.settled(most, result=DeliveryResult.OK)
+        assert attempts.gears.fast
+    assert await sql.fetchval("SELECT sum(n) FROM public.hot") == most
+    assert {signal.result for signal in here.heard.all(DeliverySettled)} == {DeliveryResult.OK}
+    assert started(here) <= most + 4 * COUNT
+
+
+async def test_groups_that_get_in_each_others_way_go_one_by_one_and_charge_nobody(here, queue, sql, monkeypatch):
+    monkeypatch.setattr(gears, "ABREAST", 4)
+    await groups_in_each_others_way(here, queue, sql)
+
+
+@pytest.mark.sabotage
+async def test_groups_that_went_on_abreast_would_run_most_handlers_in_vain(here, queue, sql, monkeypatch):
+    monkeypatch.setattr(gears, "ABREAST", 4)
+    monkeypatch.setattr(gears.Gears, "collided", lambda _: None)
+    with pytest.raises((AssertionError, TimeoutError)):
+        async with asyncio.timeout(8):
+            await groups_in_each_others_way(here, queue, sql)
+
+
+async def test_a_stop_gives_back_what_open_groups_hold(here, queue, sql, monkeypatch):
+    monkeypatch.setattr(gears, "ABREAST", 4)
+    go = asyncio.Event()
+
+    @consumer(Placed, name="billing.orders")
+    async def wait(event, delivery):
+        await go.wait()
+
+    for number in range(4 * COUNT):
+        queue.put(body(f"{number}"))
+    async with here.consuming(wait, queue.intake(prefetch=4 * COUNT)):
+        await until(lambda: started(here) == 4)
+    assert queue.given_back + len(queue.acked) == 4 * COUNT
+    assert queue.acked == []
 
 
 @pytest.mark.parametrize("how", ["redelivered", "opted out"])
@@ -451,11 +547,13 @@ async def test_duplicates_in_a_group_are_known_at_once(here, queue, sql):
     assert [signal.count for signal in here.heard.all(DeliveriesCommitted)] == [20, COUNT - 20]
 
 
-@pytest.mark.parametrize(("gear", "each", "per_commit"), [("fast", 2, 4), ("slow", 4, 0)])
-async def test_the_round_trips_of_a_thousand_deliveries(here, queue, sql, gear, each, per_commit):
+@pytest.mark.parametrize(("gear", "each", "per_commit"), [("optimistic", 1, 3), ("careful", 2, 4), ("slow", 4, 0)])
+async def test_the_round_trips_of_a_thousand_deliveries(here, queue, sql, request, gear, each, per_commit):
     count = 1000
+    if gear == "careful":
+        request.getfixturevalue("careful")
 
-    @consumer(Placed, name="billing.orders", group=gear == "fast")
+    @consumer(Placed, name="billing.orders", group=gear != "slow")
     async def one(event, delivery):
         await delivery.tx.execute("INSERT INTO public.effect VALUES ($1, 1, 1)", event.order)
 
@@ -465,10 +563,11 @@ async def test_the_round_trips_of_a_thousand_deliveries(here, queue, sql, gear, 
     async with here.consuming(one, queue.intake(), transactions=counted):
         await here.settled(count)
     commits = [signal.count for signal in here.heard.all(DeliveriesCommitted)]
-    lone = commits.count(1) if gear == "fast" else 0  # A lone delivery has no savepoint.
-    types = 3 if gear == "fast" else 0  # The driver asks once per connection what an array of UUIDs is.
-    assert len(counted.statements) == each * count + per_commit * len(commits) - 2 * lone + types
-    if gear == "fast":
+    lone = commits.count(1) if gear != "slow" else 0  # A lone delivery has a transaction as in the slow gear.
+    types = 3 if gear != "slow" else 0  # The driver asks once per connection what an array of UUIDs is.
+    saved = each + per_commit - 4
+    assert len(counted.statements) == each * count + per_commit * len(commits) - saved * lone + types
+    if gear != "slow":
         assert len(commits) <= 2 * count / COUNT
 
 

@@ -94,23 +94,24 @@ def resumed(row: ClaimedRow) -> Arrival:
 
 
 def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
-    """Decode the envelope and check who sent it, what it is and in which version; a refusal stays on the record.
+    """Decode the envelope, check who sent it, what it is and in which version, and read its payload, once.
 
-    One new record for all steps: this is on the way of every delivery.
+    A refusal stays on the record. One new record for all steps: this is on the way of every delivery.
     """
-    wire, envelope, key, subscription, refusal = arrival.wire, None, None, None, None
+    wire, envelope, key, subscription, event, refusal = arrival.wire, None, None, None, None, None
     try:
         envelope = opened(wire)
         key = vouched(wire, envelope)
         subscription = recognised(consumer, envelope)
         admitted(consumer, envelope, subscription)
+        event = validated(envelope, subscription)
     except ContractError as error:
         refusal = error
     if envelope is not None and wire.event_type != envelope.type:
         wire = replace(wire, event_type=_plain(envelope.type))
     return Arrival(
         wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
-        message_key=key, subscription=subscription, refusal=refusal,
+        message_key=key, subscription=subscription, event=event, refusal=refusal,
     )  # fmt: skip
 
 
@@ -132,7 +133,7 @@ def vouched(wire: Wire, envelope: Envelope) -> UUID:
         ContractError: it came by another way, or in the name of another producer.
     """
     owner = envelope.owner
-    if wire.exchange not in {events_exchange(owner), replay_exchange(owner)}:
+    if wire.exchange != events_exchange(owner) and wire.exchange != replay_exchange(owner):
         expected = _shown(events_exchange(owner))
         raise ContractError(
             "PR504", f"{_shown(envelope.type)} did not come by {expected}, where its owner alone writes"
@@ -170,28 +171,25 @@ def admitted(consumer: Consumer[Any], envelope: Envelope, subscription: Subscrip
         raise ContractError("PR501", f"consumer {consumer.name!r} asks for order: the event needs a key and a sequence")
 
 
+def validated(envelope: Envelope, subscription: Subscription[Any]) -> Any:
+    """Read the payload into the subscription's model.
+
+    Raises:
+        ContractError: it does not fit.
+    """
+    try:
+        return subscription.decode(envelope.data, version=envelope.version)
+    except ContractError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a validator of the author's, on a payload that nobody vouches for
+        raise ContractError("PR505", f"a validator of {subscription.type} raised {type(error).__name__}") from None
+
+
 def dated(arrival: Arrival, *, now: datetime) -> Arrival:
     """Notice one that is so old that its mark may have expired; any other passes as it is."""
     recorded = arrival.recorded
     old = recorded is not None and now - recorded > inbox.FRESH_FOR
     return replace(arrival, aged=True) if old else arrival
-
-
-def validated(arrival: Arrival) -> Arrival:
-    """Read the payload into the subscription's model, once; a refusal stays on the record."""
-    if arrival.refusal is not None or arrival.event is not None:
-        return arrival
-    assert arrival.envelope is not None
-    assert arrival.subscription is not None
-    try:
-        return replace(
-            arrival, event=arrival.subscription.decode(arrival.envelope.data, version=arrival.envelope.version)
-        )
-    except ContractError as refusal:
-        return replace(arrival, refusal=refusal)
-    except Exception as error:  # noqa: BLE001 - a validator of the author's, on a payload that nobody vouches for
-        message = f"a validator of {arrival.subscription.type} raised {type(error).__name__}"
-        return replace(arrival, refusal=ContractError("PR505", message))
 
 
 def _shown(text: str) -> str:

@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
-from postroad.consume.arrival import Arrival, dated, validated
+from postroad.consume.arrival import Arrival, dated
 from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
+from postroad.consume.limit import TimeLimit
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
@@ -101,8 +102,9 @@ class Attempts:
         self.chance = chance
         self.gears = Gears(clock, allowed=consumer.group)
         self.around = Surroundings(
-            consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears
-        )
+            consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears,
+            limit=TimeLimit(consumer.max_runtime.total_seconds()),
+        )  # fmt: skip
         self.running = self.around.running
         self.lanes = Lanes(self._joins)
         self._lost: dict[UUID | None, None] = {}
@@ -110,7 +112,7 @@ class Attempts:
 
     async def settle(self, arrival: Arrival) -> Outcome:
         """Take an identified message to its outcome. Cancellation rolls back and comes out."""
-        arrival = validated(dated(arrival, now=self.clock.now()))
+        arrival = dated(arrival, now=self.clock.now())
         if arrival.refusal is not None:
             return await self._keep(arrival, self.judge(arrival.refusal, arrival))
         verdict = exhausted(self.consumer, arrival)

@@ -58,6 +58,8 @@ _MOST_TYPES: Final = 8
 _MOST_UNACKED: Final = 65_535
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
+_PREFETCHED: Final = 8  # for each handler
+_PREFETCHED_IN_GROUPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,9 +172,11 @@ def consumer(
         max_runtime: the handler's time limit; at the limit its transaction is rolled back and the attempt charged. A
             thread cannot be stopped: one that goes on has lost its connection, and is not used until it returns.
         concurrency: how many handlers of this consumer run at once in a process; never two of one key.
-        prefetch: how many unacked deliveries the broker hands out in advance; eight per handler by default.
-        group: whether deliveries may share a transaction, each handler in a savepoint of its own, while handlers are
-            fast; False gives each a transaction of its own, as ``def`` handlers always have.
+        prefetch: how many unacked deliveries the broker hands out in advance; by default eight per handler, and 32
+            where deliveries may share a transaction. What one process holds no other can take: lower it where
+            handlers take seconds.
+        group: whether deliveries may share a transaction while handlers are fast, and a savepoint each once one has
+            failed; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
 
     Returns:
@@ -182,9 +186,9 @@ def consumer(
         UsageError: PR101, naming everything that is wrong with the declaration; PR108, a ``def`` handler needs psycopg,
             which is not installed.
     """
-    wanted = concurrency * 8 if prefetch is None else prefetch
 
     def declare(function: Any) -> Any:
+        wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
         problems += _misplaced(function, on)
@@ -206,6 +210,11 @@ def consumer(
         return function
 
     return declare
+
+
+def _prefetch(function: Any, concurrency: int, *, group: bool) -> int:
+    each = _PREFETCHED_IN_GROUPS if group and inspect.iscoroutinefunction(function) else _PREFETCHED
+    return min(concurrency * each, max(concurrency, _MOST_UNACKED))
 
 
 def consumer_of(function: Callable[..., Any]) -> Consumer[Any]:

@@ -19,8 +19,11 @@ AGE: Final = seconds(0.05)
 """A group that is older commits after the handler that runs."""
 
 MOST: Final = 32
+ABREAST: Final = 4
+"""Groups open at once: while one waits for the database, another runs handlers. More gain nothing on two cores."""
+
 PENALTY: Final = seconds(60)
-"""How long a consumer whose groups keep ending early runs in the slow gear."""
+"""How long a consumer whose groups keep ending early runs in the slow gear, and how long a failure is remembered."""
 
 _LEAST_OF: Final = 20
 _BROKEN: Final = 3
@@ -28,7 +31,11 @@ _OF_GROUPS: Final = 20
 
 
 class Gears:
-    """Chooses the gear of one consumer in one process, with hysteresis: fast below 5 ms, slow above 8 ms."""
+    """Chooses the gear of one consumer in one process, with hysteresis: fast below 5 ms, slow above 8 ms.
+
+    In the fast gear it also says how far groups are trusted: as long as nothing has failed for a minute they go
+    without savepoints, and several at once as long as no two of them got into each other's way.
+    """
 
     def __init__(self, clock: Clock, *, allowed: bool) -> None:
         """Start in the fast gear where it is `allowed`."""
@@ -39,13 +46,24 @@ class Gears:
         self._sum = 0.0
         self._endings: deque[bool] = deque(maxlen=_OF_GROUPS)
         self._penalty_until = 0.0
+        self._careful_until = self._single_until = 0.0
 
     @property
     def fast(self) -> bool:
         """Whether deliveries are grouped now."""
         if not self._allowed or not self._quick:
             return False
-        return self._penalty_until == 0.0 or self._clock.monotonic() >= self._penalty_until
+        return self._over(self._penalty_until)
+
+    @property
+    def optimistic(self) -> bool:
+        """Whether a group goes without savepoints."""
+        return self._over(self._careful_until)
+
+    @property
+    def abreast(self) -> int:
+        """How many groups may be open at once."""
+        return ABREAST if self.optimistic and self._over(self._single_until) else 1
 
     @property
     def size(self) -> int:
@@ -73,6 +91,17 @@ class Gears:
         """Run in the slow gear for a minute."""
         self._endings.clear()
         self._penalty_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def failed(self) -> None:
+        """A group without savepoints failed, so that for a minute they have them."""
+        self._careful_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def collided(self) -> None:
+        """Groups that were open at once got into each other's way, so that for a minute there is one at a time."""
+        self._single_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def _over(self, until: float) -> bool:
+        return until == 0.0 or self._clock.monotonic() >= until
 
     def _mean(self) -> float:
         return self._sum / max(len(self._durations), _LEAST_OF)

@@ -1,7 +1,8 @@
-"""The fast gear: several deliveries of one consumer in one transaction, each handler in a savepoint of its own."""
+"""The fast gear: several deliveries of one consumer in one transaction, each answering for itself alone."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,14 @@ from postroad.signals.catalog import DeliveriesCommitted
 from postroad.sql.statement import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from postroad.consume.arrival import Arrival
     from postroad.consume.attempt import Attempts
     from postroad.consume.consumer import Consumer
+    from postroad.consume.gears import Gears
+    from postroad.consume.lanes import Lanes
     from postroad.sql.statement import Pipeline
 
 PATIENCE: Final = seconds(0.02)
@@ -44,6 +47,13 @@ _NEEDS_ITS_OWN: Final = frozenset({"55P03", "40P01", "40001"})
 
 _HANDLER_COMMITTED: Final = frozenset({"25P01", "3B001"})
 """No transaction, no such savepoint: a handler ended ours, past the guard."""
+
+
+class _TransactionEnded(Exception):
+    """A handler ended our transaction, past the guard; the server would say so at the next savepoint."""
+
+    sqlstate = "25P01"
+
 
 _CLAIMED: Final = {Claim.DUPLICATE: Passage.DUPLICATE, Claim.BUSY: Passage.BUSY}
 
@@ -91,11 +101,14 @@ class _Book:
         return plan
 
 
-def grouped(schema: str, consumer: Consumer[Any], runs: Sequence[HandlerRun], book: _Book) -> Pipeline[None]:
-    """One inbox claim for all, then each handler between two savepoints, until the group is old or somebody ends it.
+def grouped(
+    schema: str, consumer: Consumer[Any], runs: Sequence[HandlerRun], book: _Book, *, savepoints: bool
+) -> Pipeline[None]:
+    """One inbox claim for all, then each handler, until the group is old or somebody ends it.
 
-    A member's own failure costs its effects alone, and its mark is changed here. Whoever needs a transaction of his
-    own, and whoever comes after him, has his mark taken back. Any error that comes out has broken the group.
+    With `savepoints` a member's own failure costs its effects alone, and its mark is changed here; whoever needs a
+    transaction of his own, and whoever comes after him, has his mark taken back. Without them it comes out. Any error
+    that comes out has broken the group.
     """
     found = yield from inbox.claim_many(schema, consumer.name, [_key(run) for run in runs], patience=PATIENCE)
     for run in runs:
@@ -106,13 +119,15 @@ def grouped(schema: str, consumer: Consumer[Any], runs: Sequence[HandlerRun], bo
             book.reached(run, _CLAIMED[claim])
     if not book.fresh:
         return
-    yield ENTER
+    member = _apart if savepoints else _joined
+    if savepoints:
+        yield ENTER
     for at, run in enumerate(book.fresh):
         book.at = at
         if at and book.is_old():
             book.later = book.fresh[at:]
             break
-        if not (yield from _member(schema, consumer, run, book)):
+        if not (yield from member(schema, consumer, run, book)):
             book.alone = book.fresh[at:]
             break
     unreached = [_key(run) for run in (*book.later, *book.alone)]
@@ -120,8 +135,18 @@ def grouped(schema: str, consumer: Consumer[Any], runs: Sequence[HandlerRun], bo
         yield from inbox.forget(schema, consumer.name, unreached)
 
 
-def _member(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -> Pipeline[bool]:
-    """Run one member; False where it must run alone, and the group is at its end."""
+def _joined(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -> Pipeline[bool]:
+    """Run one member, for better or worse."""
+    passage = yield from passed(schema, consumer, run.arrival, run)
+    assert run.unit is not None
+    if not run.unit.intact:
+        raise _TransactionEnded
+    book.reached(run, passage)
+    return True
+
+
+def _apart(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -> Pipeline[bool]:
+    """Run one member in a savepoint; False where it must run alone, and the group is at its end."""
     try:
         passage = yield from passed(schema, consumer, run.arrival, run)
         yield LEAVE
@@ -137,21 +162,30 @@ def _member(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) 
 
 
 class Group:
-    """Runs the groups of one consumer, one at a time.
+    """Runs the groups of one consumer.
 
-    Nothing of a group is told, and nothing may be acked, before its commit. Whatever ends a group but its age and
-    its members' own failures charges nobody: its members come back to be run alone. Told of a lost connection it
-    does not ask whether the commit was reached: the inbox knows, when they run again.
+    Nothing of a group is told, and nothing may be acked, before its commit. While nothing fails, groups are
+    optimistic: without savepoints, which saves every member a round trip. The first failure is rolled back with its
+    whole group; its members are the first of the next one, with a savepoint for each, and so it stays for a minute.
+
+    Whatever else ends a group than its age and its members' own failures charges nobody: its members come back to be
+    run alone. Told of a lost connection it does not ask whether the commit was reached: the inbox knows, when they run
+    again.
     """
 
     def __init__(self, attempts: Attempts) -> None:
         """Group for `attempts.consumer`."""
         self._attempts = attempts
-        self._open_since: float | None = None
+        self._open: list[float] = []  # since when
+
+    @property
+    def full(self) -> bool:
+        """Whether no further group would be started now."""
+        return len(self._open) >= self._attempts.gears.abreast
 
     def stalled(self, now: float) -> bool:
-        """Whether a member keeps the group open so long that the others should not wait for it."""
-        return self._open_since is not None and now - self._open_since > STALLED.total_seconds()
+        """Whether a member keeps a group open so long that the others should not wait for it."""
+        return any(now - since > STALLED.total_seconds() for since in self._open)
 
     async def settle(self, arrivals: Sequence[Arrival]) -> Parting:
         """Take identified and validated deliveries to their outcomes. Cancellation rolls back and comes out.
@@ -160,28 +194,34 @@ class Group:
         """
         attempts = self._attempts
         first, copies = _distinct(arrivals)
-        self._open_since = attempts.clock.monotonic()
+        began = attempts.clock.monotonic()
+        self._open.append(began)
         try:
             if len(first) > 1:
-                return await self._together(first, copies, began=self._open_since)
+                return await self._together(first, copies, began=began)
             outcome = await attempts.settle(first[0])
-            taken = attempts.clock.monotonic() - self._open_since
-            return Parting([(first[0], outcome, taken)], copies, ())
+            return Parting([(first[0], outcome, attempts.clock.monotonic() - began)], copies, ())
         finally:
-            self._open_since = None
+            self._open.remove(began)
 
     async def _together(self, first: Sequence[Arrival], copies: Sequence[Arrival], *, began: float) -> Parting:
-        attempts = self._attempts
+        attempts, gears = self._attempts, self._attempts.gears
+        optimistic, abreast = gears.optimistic, gears.abreast > 1
         runs = [HandlerRun(attempts.around, arrival) for arrival in first]
         book = _Book(attempts, began)
         try:
             async with attempts.transactions.begin() as unit:
                 for run in runs:
                     run.unit = unit
-                await unit.drive(grouped(attempts.schema, attempts.consumer, runs, book))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about by running alone
+                pipeline = grouped(attempts.schema, attempts.consumer, runs, book, savepoints=not optimistic)
+                await unit.drive(pipeline)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about
+            if optimistic and _savepoints_would_help(error, runs):
+                collided = abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error))
+                (gears.collided if collided else gears.failed)()
+                return Parting((), [*first, *copies], ())
             if any(run.error is not None for run in runs) or not connection_like(error):
-                attempts.gears.ended(early=True)
+                gears.ended(early=True)
             if not _HANDLER_COMMITTED.isdisjoint(sqlstates(error)):
                 await self._take_back(book)
             for run in runs:
@@ -190,7 +230,7 @@ class Group:
         finally:
             for run in runs:
                 run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
-        attempts.gears.ended(early=bool(book.alone))
+        gears.ended(early=bool(book.alone))
         return self._told(book, copies)
 
     def _told(self, book: _Book, copies: Sequence[Arrival]) -> Parting:
@@ -212,6 +252,35 @@ class Group:
             await unit.drive(inbox.forget(attempts.schema, attempts.consumer.name, early))
 
 
+async def run_groups(lanes: Lanes, gears: Gears, start: Callable[[Sequence[Arrival]], asyncio.Task[None]]) -> None:
+    """Take from `lanes` what waits for a group and `start` it, as many at once as `gears` says, until they end.
+
+    An error of one comes out, and cancels the others; so does cancellation.
+    """
+    open_: set[asyncio.Task[None]] = set()
+    try:
+        while batch := await lanes.batch(lambda: gears.size):
+            while gears.fast and len(open_) >= gears.abreast:  # It has become less meanwhile.
+                open_ = await _some(open_)
+            open_.add(start(batch))
+            while len(open_) >= gears.abreast:
+                open_ = await _some(open_)
+        while open_:
+            open_ = await _some(open_)
+    finally:
+        for one in open_:
+            one.cancel()
+        await asyncio.gather(*open_, return_exceptions=True)
+
+
+async def _some(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Those that are left when one has ended, or a moment has passed: what is waited for may have changed."""
+    ended, left = await asyncio.wait(tasks, timeout=STALLED.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+    for each in ended:
+        each.result()
+    return left
+
+
 _MARKING: Final = frozenset({REACHED[Passage.HANDLED], *MARKED.values()})
 
 
@@ -219,6 +288,14 @@ def _key(run: HandlerRun) -> UUID:
     key = run.arrival.message_key
     assert key is not None
     return key
+
+
+def _savepoints_would_help(error: Exception, runs: Sequence[HandlerRun]) -> bool:
+    """Whether with savepoints only one member would have failed."""
+    for run in runs:
+        if run.error is not None:
+            return not (run.limited or run.lost)
+    return not connection_like(error) and _HANDLER_COMMITTED.isdisjoint(sqlstates(error))
 
 
 def _distinct(arrivals: Sequence[Arrival]) -> tuple[list[Arrival], list[Arrival]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from postroad.consume.arrival import Arrival
     from postroad.consume.consumer import Consumer
     from postroad.consume.gears import Gears
+    from postroad.consume.limit import TimeLimit
     from postroad.consume.pipeline import Passage
     from postroad.signals import Signals
     from postroad.sql.drive import Unit
@@ -42,6 +43,7 @@ class Surroundings:
     signals: Signals
     clock: Clock
     gears: Gears
+    limit: TimeLimit
     running: set[HandlerRun] = field(default_factory=set)
 
 
@@ -68,19 +70,16 @@ class HandlerRun:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         around, arrival = self._around, self.arrival
         consumer = around.consumer
-        limit = consumer.max_runtime.total_seconds()
         began = around.clock.monotonic()
-        self._deadline = began + limit + LET_GO.total_seconds()
+        self._deadline = began + consumer.max_runtime.total_seconds() + LET_GO.total_seconds()
         around.running.add(self)
         around.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
         delivery, origin = self._delivery(), self._cause()
-        timer = asyncio.timeout(limit)
         try:
             with cause(origin):
                 handling: Any = consumer.function(arrival.event, delivery)
-                await _within(timer, handling)
+                await around.limit.within(handling, told=self)
         except BaseException as error:
-            self.limited = self.limited or timer.expired()
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
             if self.error is error:
@@ -201,10 +200,3 @@ class ThreadRun(HandlerRun):
 def _overtime(consumer: Consumer[Any]) -> PostroadError:
     limit = consumer.max_runtime.total_seconds()
     return PostroadError(LIMIT, f"the handler of consumer {consumer.name!r} ran longer than {limit:g} s")
-
-
-async def _within(timer: asyncio.Timeout, handling: Awaitable[None]) -> None:
-    async with timer:
-        await handling
-    if timer.expired():  # It swallowed the cancellation and returned.
-        raise TimeoutError

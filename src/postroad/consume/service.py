@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroad.clock import seconds
-from postroad.consume.arrival import Arrival, identified, received, validated
+from postroad.consume.arrival import Arrival, identified, received
 from postroad.consume.attempt import SETTLED, End, Outcome
-from postroad.consume.group import Group
+from postroad.consume.group import Group, run_groups
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesAcked,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from postroad.consume.attempt import Attempts
     from postroad.owner import Owner, Readiness
     from postroad.signals import Signals
-    from postroad.transport.base import Intake
+    from postroad.transport.base import Incoming, Intake
 
 RESULTS: Final = {
     End.HANDLED: DeliveryResult.OK,
@@ -41,6 +42,7 @@ RESULTS: Final = {
 """What the signals call the outcome; anything else was given back."""
 
 _MOST: Final = 256
+_AT_ONCE: Final = 2
 _LET_GO: Final = seconds(2)
 _PROBE: Final = Backoff(first=seconds(0.4), most=seconds(2), attempts=1)  # Waits 0.2 to 2 s.
 _BUSY: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
@@ -82,7 +84,7 @@ class ConsumerService:
     """One consumer's intake in this process.
 
     It takes deliveries, runs each to a durable outcome, and acks them then, all those of one turn of the loop
-    together. While handlers are fast they run in groups, one group at a time; otherwise, and what must run alone, up to
+    together. While handlers are fast they run in groups, a few at once; otherwise, and what must run alone, up to
     `concurrency` of them at once. What is not durable is never acked: it goes back, uncharged, while
     the process stops or while the database is away (then nothing is taken in until it answers ``SELECT 1``).
 
@@ -132,7 +134,7 @@ class ConsumerService:
             self._subscribed = True
         self._lanes.begin()
         slots = [self._task(self._slot(), f"slot-{number}") for number in range(self._consumer.concurrency)]
-        slots.append(self._task(self._run_groups(), "group"))
+        slots.append(self._task(run_groups(self._lanes, self._attempts.gears, self._start_group), "groups"))
         others = [self._task(self._take(), "take"), self._task(self._watch(), "watch")]
         try:
             ready.up()
@@ -171,12 +173,25 @@ class ConsumerService:
             self._owed += len(batch)
             again = sum(incoming.redelivered for incoming in batch)
             self._signals.emit(DeliveriesReceived(self._consumer.name, len(batch), again))
-            for incoming in batch:
-                arrival = validated(identified(self._consumer, received(incoming)))
+            await self._sort(deque(batch))
+
+    async def _sort(self, batch: deque[Incoming]) -> None:
+        """Read deliveries and queue them; while groups are busy a few at a time, as the database leaves us time.
+
+        Cancelled meanwhile, it gives back those that it has not come to.
+        """
+        try:
+            while batch:
+                if self._group.full and len(batch) % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                arrival = identified(self._consumer, received(batch.popleft()))
                 if self._open:
                     self._lanes.add(arrival)
                 else:
                     self._give_back(arrival)
+        finally:
+            for incoming in batch:
+                self._give_back(received(incoming))
 
     async def _slot(self) -> None:
         while (arrival := await self._lanes.next()) is not None:
@@ -189,19 +204,20 @@ class ConsumerService:
                 raise
             self._settled(arrival, outcome, self._clock.monotonic() - began)
 
-    async def _run_groups(self) -> None:
-        gears = self._attempts.gears
-        while batch := await self._lanes.batch(lambda: gears.size):
-            try:
-                parting = await self._group.settle(batch)
-            except BaseException:
-                for arrival in batch:
-                    self._lanes.release(arrival.lane)
-                    self._give_back(arrival)
-                raise
-            for arrival, outcome, taken in parting.settled:
-                self._settled(arrival, outcome, taken)
-            self._go_on(parting.later, parting.alone)
+    def _start_group(self, batch: Sequence[Arrival]) -> asyncio.Task[None]:
+        return self._task(self._run_group(batch), "group")
+
+    async def _run_group(self, batch: Sequence[Arrival]) -> None:
+        try:
+            parting = await self._group.settle(batch)
+        except BaseException:
+            for arrival in batch:
+                self._lanes.release(arrival.lane)
+                self._give_back(arrival)
+            raise
+        for arrival, outcome, taken in parting.settled:
+            self._settled(arrival, outcome, taken)
+        self._go_on(parting.later, parting.alone)
 
     def _go_on(self, later: Sequence[Arrival], alone: Sequence[Arrival]) -> None:
         """What a group has left over: the next group's, and what runs alone."""

@@ -101,6 +101,11 @@ class Unit(Protocol[Tx_co]):
         """Whether the connection is gone: nothing of this transaction can be committed by us any more."""
         ...
 
+    @property
+    def intact(self) -> bool:
+        """Whether the transaction is still open, as far as the last answer told; asks nobody."""
+        ...
+
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """Run `pipeline` in this transaction."""
         ...

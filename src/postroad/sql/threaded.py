@@ -101,6 +101,11 @@ class PsycopgUnit:
         """See `Unit.lost`."""
         return self._seat.lost
 
+    @property
+    def intact(self) -> bool:
+        """See `Unit.intact`."""
+        return not self.lost and self.tx.info.transaction_status is not TransactionStatus.IDLE
+
     async def open(self) -> None:
         """Have a connection; most often it stands already."""
         if not self._seat.usable:

@@ -37,6 +37,11 @@ class AsyncpgUnit:
         except asyncpg.InterfaceError:  # Cut, and taken back by the pool.
             return True
 
+    @property
+    def intact(self) -> bool:
+        """See `Unit.intact`."""
+        return self.tx.is_in_transaction()
+
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """See `Unit.drive`."""
         return await drive(pipeline, self._hand)
