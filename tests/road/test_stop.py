@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,31 @@ if TYPE_CHECKING:
     from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
-GRACE, TIMES, LOAD = 3, 3, 150
+GRACE = 3
+
+
+@dataclass(frozen=True)
+class Load:
+    """How often it is stopped, how many events wait each time, and what each handler does."""
+
+    times: int
+    events: int
+    act: str
+    together: int
+    """How many deliveries shall have been committed together before it is stopped."""
+
+    @property
+    def total(self) -> int:
+        return self.times * self.events
+
+    def is_under_way(self, board: Running) -> bool:
+        """Whether the process has done some of it."""
+        commits = [line["count"] for line in told(board, "deliveries_committed")]
+        return len(commits) >= 2 and max(commits) >= self.together
+
+
+SLOW = Load(times=3, events=150, act="wait:0.1", together=1)
+GROUPS = Load(times=20, events=1500, act="", together=2)
 
 
 def end_both(road: Road, board: Running, dispatcher: Running) -> None:
@@ -35,24 +60,25 @@ def end_both(road: Road, board: Running, dispatcher: Running) -> None:
     road.assert_nothing_charged()
 
 
-def stop_and_start_under_load(road: Road, **settings: str) -> None:
+def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
     given = {"POSTROAD_GRACE_SECONDS": str(GRACE), **settings}
-    for time_ in range(TIMES):
+    for time_ in range(load.times):
         board, dispatcher = road.board(**given), road.dispatcher(**given)
-        before = sum(road.seen().values())
+        before, first = sum(road.seen().values()), time_ * load.events
         for part in range(5):
-            road.publish(range(time_ * LOAD + part * LOAD // 5, time_ * LOAD + (part + 1) * LOAD // 5), act="wait:0.1")
-        until(lambda board=board: len(told(board, "deliveries_acked")) >= 2)  # type: ignore[misc]
+            numbers = range(first + part * load.events // 5, first + (part + 1) * load.events // 5)
+            road.publish(numbers, act=load.act)
+        until(lambda board=board: load.is_under_way(board))  # type: ignore[misc]
         end_both(road, board, dispatcher)
         receipt = board.wait_for("shutdown_receipt")
         assert receipt["finished"] > 0
         assert receipt["given_back"] > 0
-        assert before < sum(road.seen().values()) < (time_ + 1) * LOAD
+        assert before < sum(road.seen().values()) < first + load.events
     board = road.board()
     dispatcher = road.dispatcher()
     until(lambda: road.count("postroad.outbox") == 0)
-    road.publish([LOAD * TIMES])
-    road.await_seen([LOAD * TIMES])
+    road.publish([load.total])
+    road.await_seen([load.total])
     until(
         lambda: (
             sum(line["count"] for line in told(board, "deliveries_received")) == len(told(board, "delivery_settled"))
@@ -60,13 +86,15 @@ def stop_and_start_under_load(road: Road, **settings: str) -> None:
     )
 
 
-def test_told_to_stop_under_load_three_times_nothing_is_lost_doubled_or_charged(road: Road) -> None:
-    stop_and_start_under_load(road)
-    assert road.seen() == Counter(range(LOAD * TIMES + 1))
+@pytest.mark.parametrize("load", [SLOW, GROUPS], ids=["slow gear", "groups"])
+@pytest.mark.timeout(300)
+def test_told_to_stop_under_load_again_and_again_nothing_is_lost_doubled_or_charged(road: Road, load: Load) -> None:
+    stop_and_start_under_load(road, load)
+    assert road.seen() == Counter(range(load.total + 1))
     road.assert_nothing_charged()
 
 
 @pytest.mark.sabotage
 def test_were_what_is_not_done_acked_instead_of_given_back_it_would_be_lost(road: Road) -> None:
-    stop_and_start_under_load(road, ROAD_WITHOUT="return")
-    assert len(road.seen()) < LOAD * TIMES
+    stop_and_start_under_load(road, SLOW, ROAD_WITHOUT="return")
+    assert len(road.seen()) < SLOW.total
