@@ -15,7 +15,7 @@ class Time:
 
 def gears(*, allowed=True):
     time = Time()
-    return Gears(time, allowed=allowed), time
+    return Gears(time, allowed=allowed, concurrency=8), time
 
 
 def took(gear, duration, times):

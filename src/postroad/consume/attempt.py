@@ -100,7 +100,7 @@ class Attempts:
         self.signals = signals
         self.clock = clock
         self.chance = chance
-        self.gears = Gears(clock, allowed=consumer.group)
+        self.gears = Gears(clock, allowed=consumer.group, concurrency=consumer.concurrency)
         self.around = Surroundings(
             consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears,
             limit=TimeLimit(consumer.max_runtime.total_seconds()),

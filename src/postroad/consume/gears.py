@@ -37,10 +37,11 @@ class Gears:
     without savepoints, and several at once as long as no two of them got into each other's way.
     """
 
-    def __init__(self, clock: Clock, *, allowed: bool) -> None:
-        """Start in the fast gear where it is `allowed`."""
+    def __init__(self, clock: Clock, *, allowed: bool, concurrency: int) -> None:
+        """Start in the fast gear where it is `allowed`; at most `concurrency` handlers run at once."""
         self._clock = clock
         self._allowed = allowed
+        self._concurrency = concurrency
         self._quick = True
         self._durations: deque[float] = deque(maxlen=MEAN_OF)
         self._sum = 0.0
@@ -63,7 +64,7 @@ class Gears:
     @property
     def abreast(self) -> int:
         """How many groups may be open at once."""
-        return ABREAST if self.optimistic and self._over(self._single_until) else 1
+        return min(ABREAST, self._concurrency) if self.optimistic and self._over(self._single_until) else 1
 
     @property
     def size(self) -> int:

@@ -84,9 +84,9 @@ class ConsumerService:
     """One consumer's intake in this process.
 
     It takes deliveries, runs each to a durable outcome, and acks them then, all those of one turn of the loop
-    together. While handlers are fast they run in groups, a few at once; otherwise, and what must run alone, up to
-    `concurrency` of them at once. What is not durable is never acked: it goes back, uncharged, while
-    the process stops or while the database is away (then nothing is taken in until it answers ``SELECT 1``).
+    together. Up to `concurrency` handlers run at once: while they are fast in groups, otherwise, and what must run
+    alone, each by itself. What is not durable is never acked: it goes back, uncharged, while the process stops or
+    while the database is away (then nothing is taken in until it answers ``SELECT 1``).
 
     Told to stop, it takes nothing more, gives back what has not started and lets the rest come to its end;
     cancelled, it rolls that back too. After a crash the broker delivers again whatever was not acked, and the inbox
@@ -102,6 +102,7 @@ class ConsumerService:
         self._consumer = attempts.consumer
         self._lanes = attempts.lanes
         self._group = Group(attempts)
+        self._seats = asyncio.Semaphore(self._consumer.concurrency)  # of slots and groups alike
         self._intake = intake
         self._database = database
         self._work = work
@@ -134,7 +135,7 @@ class ConsumerService:
             self._subscribed = True
         self._lanes.begin()
         slots = [self._task(self._slot(), f"slot-{number}") for number in range(self._consumer.concurrency)]
-        slots.append(self._task(run_groups(self._lanes, self._attempts.gears, self._start_group), "groups"))
+        slots.append(self._task(run_groups(self._lanes, self._attempts.gears, self._run_group), "groups"))
         others = [self._task(self._take(), "take"), self._task(self._watch(), "watch")]
         try:
             ready.up()
@@ -146,7 +147,7 @@ class ConsumerService:
 
     async def _serve(self, stop: asyncio.Event, ready: Readiness, tasks: Sequence[asyncio.Task[None]]) -> None:
         while not stop.is_set():
-            waits = [self._task(_until(event), "wait") for event in (stop, self._trouble)]
+            waits = [self._task(event.wait(), "wait") for event in (stop, self._trouble)]
             try:
                 await asyncio.wait([*tasks, *waits], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -197,19 +198,21 @@ class ConsumerService:
         while (arrival := await self._lanes.next()) is not None:
             began = self._clock.monotonic()
             try:
-                outcome = await self._attempts.settle(arrival)
+                async with self._seats:
+                    outcome = await self._attempts.settle(arrival)
             except BaseException:
                 self._lanes.release(arrival.lane)
                 self._give_back(arrival)
                 raise
             self._settled(arrival, outcome, self._clock.monotonic() - began)
 
-    def _start_group(self, batch: Sequence[Arrival]) -> asyncio.Task[None]:
-        return self._task(self._run_group(batch), "group")
+    def _run_group(self, batch: Sequence[Arrival]) -> asyncio.Task[None]:
+        return self._task(self._settle_group(batch), "group")
 
-    async def _run_group(self, batch: Sequence[Arrival]) -> None:
+    async def _settle_group(self, batch: Sequence[Arrival]) -> None:
         try:
-            parting = await self._group.settle(batch)
+            async with self._seats:
+                parting = await self._group.settle(batch)
         except BaseException:
             for arrival in batch:
                 self._lanes.release(arrival.lane)
@@ -394,7 +397,3 @@ class ConsumerService:
         self._return()
         if stopped:
             await self._intake.stop()
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()
