@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pika
@@ -43,6 +44,7 @@ WITH logged AS (
 )
 INSERT INTO floor.pending (seq) SELECT seq FROM logged
 """
+ROW = "INSERT INTO floor.log (id, type, key, body) VALUES ($1, $2, $3, $4)"
 READ = """
 SELECT p.seq, l.id, l.type, l.key, l.body FROM floor.pending p JOIN floor.log l USING (seq)
  WHERE p.seq > $1 ORDER BY p.seq LIMIT $2
@@ -161,6 +163,18 @@ async def consume(pool: asyncpg.Pool[asyncpg.Record], channel: Channel, count: i
     return handled
 
 
+async def staging(pool: asyncpg.Pool[asyncpg.Record], count: int) -> float:
+    """Seconds that one plain INSERT takes in each of so many transactions, begin and commit not counted."""
+    taken = 0.0
+    async with pool.acquire() as connection:
+        for number in range(count):
+            async with connection.transaction():
+                began = time.perf_counter()
+                await connection.execute(ROW, uuid4(), ROUTE, str(number), BODY)
+                taken += time.perf_counter() - began
+    return taken
+
+
 async def main(stage: str, count: int) -> None:
     pool = await asyncpg.create_pool(os.environ["BENCH_DATABASE_URL"], min_size=CONNECTIONS, max_size=8)
     channel = Channel()
@@ -170,6 +184,8 @@ async def main(stage: str, count: int) -> None:
         await channel.call(channel.channel.queue_purge, QUEUE)
     elif stage == "fill":
         await pool.execute(FILL, count, BODY, ROUTE)
+    elif stage == "staging":
+        print(json.dumps({"rate": count / await staging(pool, count)}))
     else:
         started = time.perf_counter()
         hot = stage == "consume-hot"

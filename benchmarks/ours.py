@@ -189,6 +189,18 @@ async def fill(count: int) -> None:
     await connection.close()
 
 
+async def staging(count: int) -> None:
+    """How many events a second stage within their authors' transactions, begin and commit not counted."""
+    connection, taken = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"]), 0.0
+    for number in range(count):
+        async with connection.transaction():
+            event = OrderPlaced(order_id="x" * 36, note="b" * 380)
+            began = time.perf_counter()
+            await within(connection).publish(event, key=str(number))
+            taken += time.perf_counter() - began
+    print(json.dumps({"rate": count / taken}), flush=True)
+
+
 async def backlog(count: int) -> None:
     """As fill, but within the server, for very many; the bodies are alike."""
     connection = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"])
@@ -212,6 +224,8 @@ if __name__ == "__main__":
             asyncio.run(backlog(amount))
         case "million":
             asyncio.run(backlog(1_000_000))
+        case "staging":
+            asyncio.run(staging(amount))
         case "dispatch":
             dispatch(amount)
         case "dispatch-held":

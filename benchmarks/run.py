@@ -57,70 +57,45 @@ class Contest:
     rival_stage: str | None = None
     count: int | None = None
     rival_count: int | None = None
+    subject: str = "ours.py"
+    target: float | None = None
+    """A rate to be reached, where no rival runs."""
 
     @property
     def long(self) -> bool:
         return self.count is not None
 
 
+STAGED = ("setup", "fill", "dispatch")
 CONTESTS = (
     Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 0.9),
     Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), None),
+    Contest("consume", "floor", "floor.py", STAGED, STAGED, 1.3, count=10_000),
+    Contest("consume-hot", "floor", "floor.py", STAGED, STAGED, None, count=10_000),
+    Contest("consume", "faststream", "faststream_peer.py", STAGED, ("setup", "fill"), None, count=10_000),
+    Contest("staging", "a plain INSERT", "floor.py", ("setup",), ("setup",), None, count=5_000),
     Contest(
-        "consume", "floor", "floor.py", ("setup", "fill", "dispatch"), ("setup", "fill", "dispatch"), None, count=10_000
+        "latency-median", "the target of 25 ms", "", ("setup",), (), None,
+        stage="median", count=2_000, subject="latency.py", target=1 / 0.025,
     ),
     Contest(
-        "consume-hot",
-        "floor",
-        "floor.py",
-        ("setup", "fill", "dispatch"),
-        ("setup", "fill", "dispatch"),
-        None,
-        count=10_000,
+        "latency-p99", "the target of 100 ms", "", ("setup",), (), None,
+        stage="p99", count=2_000, subject="latency.py", target=1 / 0.1,
     ),
     Contest(
-        "consume",
-        "faststream",
-        "faststream_peer.py",
-        ("setup", "fill", "dispatch"),
-        ("setup", "fill"),
-        None,
-        count=10_000,
+        "growth", "itself with 10,000 waiting rows, not 1,000,000", "ours.py",
+        ("setup", "million"), ("setup", "backlog"), None, stage="dispatch", rival_stage="dispatch", count=10_000,
     ),
     Contest(
-        "growth",
-        "itself with 10,000 waiting rows, not 1,000,000",
-        "ours.py",
-        ("setup", "million"),
-        ("setup", "backlog"),
-        None,
-        stage="dispatch",
-        rival_stage="dispatch",
-        count=10_000,
+        "growth-held", "itself with 10,000 waiting rows and no transaction held open", "ours.py",
+        ("setup", "backlog"), ("setup", "backlog"), None,
+        stage="dispatch-held", rival_stage="dispatch", count=100_000, rival_count=10_000,
     ),
     Contest(
-        "growth-held",
-        "itself with 10,000 waiting rows and no transaction held open",
-        "ours.py",
-        ("setup", "backlog"),
-        ("setup", "backlog"),
-        None,
-        stage="dispatch-held",
-        rival_stage="dispatch",
-        count=100_000,
-        rival_count=10_000,
+        "memory", "itself after 500,000 events, not 50,000", "ours.py", ("setup", "backlog"), ("setup", "backlog"),
+        None, count=50_000, rival_count=500_000,
     ),
-    Contest(
-        "memory",
-        "itself after 500,000 events, not 50,000",
-        "ours.py",
-        ("setup", "backlog"),
-        ("setup", "backlog"),
-        None,
-        count=50_000,
-        rival_count=500_000,
-    ),
-)
+)  # fmt: skip
 
 
 class Bench:
@@ -151,7 +126,9 @@ class Bench:
         rivals = contest.rival_count or count
         for stage in contest.before:
             self.rate("ours.py", stage, count)
-        ours = self.rate("ours.py", contest.stage or contest.measurement, count)
+        ours = self.rate(contest.subject, contest.stage or contest.measurement, count)
+        if contest.target is not None:
+            return ours, contest.target
         for stage in contest.rival_before:
             self.rate(contest.script, stage, rivals)
         return ours, self.rate(contest.script, contest.rival_stage or contest.measurement, rivals)

@@ -101,3 +101,18 @@ def test_groups_are_trusted_until_something_fails_and_again_after_a_minute():
     assert (gear.optimistic, gear.abreast) == (False, 1)
     time.now += 1
     assert (gear.optimistic, gear.abreast) == (True, ABREAST)
+
+
+def test_so_many_groups_that_they_do_not_make_each_others_handlers_slow():
+    gear, _ = gears()
+    took(gear, 0.001, 100)
+    assert gear.abreast == ABREAST
+    took(gear, 0.0024, 100)
+    assert gear.abreast == 2
+    took(gear, 0.004, 100)
+    assert gear.abreast == 1
+
+
+def test_no_more_groups_than_handlers_at_once():
+    gear = Gears(Time(), allowed=True, concurrency=2)
+    assert gear.abreast == 2

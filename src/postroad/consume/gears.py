@@ -26,6 +26,7 @@ PENALTY: Final = seconds(60)
 """How long a consumer whose groups keep ending early runs in the slow gear, and how long a failure is remembered."""
 
 _LEAST_OF: Final = 20
+_NO_TIME: Final = 1e-6
 _BROKEN: Final = 3
 _OF_GROUPS: Final = 20
 
@@ -63,8 +64,14 @@ class Gears:
 
     @property
     def abreast(self) -> int:
-        """How many groups may be open at once."""
-        return min(ABREAST, self._concurrency) if self.optimistic and self._over(self._single_until) else 1
+        """How many groups may be open at once.
+
+        On one loop each handler takes longer beside others: not so many that this alone would make them slow.
+        """
+        if not self.optimistic or not self._over(self._single_until):
+            return 1
+        bearable = max(1, int(FAST_BELOW.total_seconds() / max(self._mean(), _NO_TIME)))
+        return min(ABREAST, self._concurrency, bearable)
 
     @property
     def size(self) -> int:
