@@ -506,6 +506,22 @@ async def test_a_stop_gives_back_what_open_groups_hold(here, queue, sql, monkeyp
     assert queue.acked == []
 
 
+async def test_a_group_that_is_cancelled_before_it_began_gives_its_deliveries_back(here, queue, sql, monkeypatch):
+    async def broken(_):
+        raise LookupError
+
+    async def nothing(_):
+        pass
+
+    monkeypatch.setattr(group, "_some", broken)
+    for number in range(COUNT):
+        queue.put(body(f"{number}"))
+    with pytest.raises(LookupError):
+        async with here.consuming(billing(nothing), queue.intake()):
+            await until(lambda: queue.given_back == COUNT)
+    assert started(here) == 0
+
+
 @pytest.mark.parametrize("how", ["redelivered", "opted out"])
 async def test_some_deliveries_never_join_a_group(here, queue, sql, how):
     async def nothing(_):

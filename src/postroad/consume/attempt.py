@@ -22,6 +22,7 @@ from postroad.signals.catalog import (
     DeliveriesCommitted,
     DeliveryDelayed,
     DeliveryQuarantined,
+    DeliveryResult,
     LateWriteRefused,
 )
 
@@ -52,6 +53,15 @@ class End(StrEnum):
 
 SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED, End.QUARANTINED})
 """These are durable: the message is in safe hands, and may be acked."""
+
+RESULTS: Final = {
+    End.HANDLED: DeliveryResult.OK,
+    End.DUPLICATE: DeliveryResult.DUPLICATE,
+    End.DROPPED: DeliveryResult.DROP,
+    End.DELAYED: DeliveryResult.RETRY,
+    End.QUARANTINED: DeliveryResult.QUARANTINE,
+}
+"""What the signals call the outcome; anything else was given back."""
 
 _LOOK: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
 _LOOKS: Final = 20

@@ -260,9 +260,10 @@ async def run_groups(lanes: Lanes, gears: Gears, start: Callable[[Sequence[Arriv
     open_: set[asyncio.Task[None]] = set()
     try:
         while batch := await lanes.batch(lambda: gears.size):
-            while gears.fast and len(open_) >= gears.abreast:  # It has become less meanwhile.
-                open_ = await _some(open_)
-            open_.add(start(batch))
+            if len(open_) < gears.abreast:
+                open_.add(start(batch))
+            else:  # There was room for it when we began to wait.
+                lanes.onward(batch)
             while len(open_) >= gears.abreast:
                 open_ = await _some(open_)
         while open_:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroad.consume.arrival import identified, resumed
-from postroad.consume.attempt import End
-from postroad.consume.service import RESULTS
+from postroad.consume.attempt import RESULTS, End
 from postroad.errors import LeaseLost, Unavailable
 from postroad.signals.catalog import DeliveryResult, DeliverySettled
 

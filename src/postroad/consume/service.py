@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroad.clock import seconds
 from postroad.consume.arrival import Arrival, identified, received
-from postroad.consume.attempt import SETTLED, End, Outcome
+from postroad.consume.attempt import RESULTS, SETTLED, End, Outcome
 from postroad.consume.group import Group, run_groups
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from postroad.owner import Owner, Readiness
     from postroad.signals import Signals
     from postroad.transport.base import Incoming, Intake
-
-RESULTS: Final = {
-    End.HANDLED: DeliveryResult.OK,
-    End.DUPLICATE: DeliveryResult.DUPLICATE,
-    End.DROPPED: DeliveryResult.DROP,
-    End.DELAYED: DeliveryResult.RETRY,
-    End.QUARANTINED: DeliveryResult.QUARANTINE,
-}
-"""What the signals call the outcome; anything else was given back."""
 
 _MOST: Final = 256
 _AT_ONCE: Final = 2
@@ -172,8 +163,8 @@ class ConsumerService:
                 await asyncio.sleep(_WATCH_SECONDS / 10)  # stopped, or paused: whoever did that ends us
                 continue
             self._owed += len(batch)
-            again = sum(incoming.redelivered for incoming in batch)
-            self._signals.emit(DeliveriesReceived(self._consumer.name, len(batch), again))
+            redelivered = sum(incoming.redelivered for incoming in batch)
+            self._signals.emit(DeliveriesReceived(self._consumer.name, len(batch), redelivered))
             await self._sort(deque(batch))
 
     async def _sort(self, batch: deque[Incoming]) -> None:
@@ -201,23 +192,22 @@ class ConsumerService:
                 async with self._seats:
                     outcome = await self._attempts.settle(arrival)
             except BaseException:
-                self._lanes.release(arrival.lane)
-                self._give_back(arrival)
+                self._put_back([arrival])
                 raise
             self._settled(arrival, outcome, self._clock.monotonic() - began)
 
     def _run_group(self, batch: Sequence[Arrival]) -> asyncio.Task[None]:
-        return self._task(self._settle_group(batch), "group")
+        def ended(group: asyncio.Task[None]) -> None:
+            if group.cancelled() or group.exception() is not None:  # Also where it had not begun.
+                self._put_back(batch)
+
+        group = self._task(self._settle_group(batch), "group")
+        group.add_done_callback(ended)
+        return group
 
     async def _settle_group(self, batch: Sequence[Arrival]) -> None:
-        try:
-            async with self._seats:
-                parting = await self._group.settle(batch)
-        except BaseException:
-            for arrival in batch:
-                self._lanes.release(arrival.lane)
-                self._give_back(arrival)
-            raise
+        async with self._seats:
+            parting = await self._group.settle(batch)
         for arrival, outcome, taken in parting.settled:
             self._settled(arrival, outcome, taken)
         self._go_on(parting.later, parting.alone)
@@ -225,9 +215,7 @@ class ConsumerService:
     def _go_on(self, later: Sequence[Arrival], alone: Sequence[Arrival]) -> None:
         """What a group has left over: the next group's, and what runs alone."""
         if not self._open:
-            for arrival in (*later, *alone):
-                self._lanes.release(arrival.lane)
-                self._give_back(arrival)
+            self._put_back([*later, *alone])
             return
         for arrival in alone:
             self._lanes.alone(arrival)
@@ -274,13 +262,19 @@ class ConsumerService:
         acks, self._hand.acks = self._hand.acks, []
         if not acks:
             return
-        name = self._consumer.name
         self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
         self._owed -= len(acks)
-        self._signals.emit(DeliveriesAcked(name, len(acks)))
+        self._signals.emit(DeliveriesAcked(self._consumer.name, len(acks)))
         for arrival, outcome, taken in acks:
-            settled = DeliverySettled(name, arrival.event_type, RESULTS[outcome.end], taken, outcome.reason)
+            result = RESULTS[outcome.end]
+            settled = DeliverySettled(self._consumer.name, arrival.event_type, result, taken, outcome.reason)
             self._signals.emit(settled)
+
+    def _put_back(self, arrivals: Sequence[Arrival]) -> None:
+        """Give back what has its lane."""
+        for arrival in arrivals:
+            self._lanes.release(arrival.lane)
+            self._give_back(arrival)
 
     def _give_back(self, arrival: Arrival) -> None:
         """Return it to the queue; while we are about to leave the broker only then, or it would come to us again."""
