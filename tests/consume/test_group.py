@@ -276,6 +276,17 @@ async def test_a_commit_past_the_guard_loses_and_doubles_nothing(here, queue, sq
     await a_commit_past_the_guard(here, queue, sql, monkeypatch)
 
 
+async def test_not_even_where_the_handler_fails_after_it(here, queue, sql, mode, monkeypatch):
+    async def commits_and_fails(delivery):
+        await commits(delivery)
+        raise RuntimeError
+
+    monkeypatch.setattr(hand, "check", lambda _: None)
+    await grouped(here, queue, billing(commits_and_fails), ok=COUNT - 14)
+    rows = await sql.fetch("SELECT name FROM public.effect")
+    assert sorted(row["name"] for row in rows) == sorted(f"{number}" for number in range(COUNT))
+
+
 @pytest.mark.sabotage
 async def test_a_commit_past_the_guard_would_lose_who_comes_after(here, queue, sql, mode, monkeypatch):
     async def nothing(*_):

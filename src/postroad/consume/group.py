@@ -137,8 +137,13 @@ def grouped(
 
 def _joined(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -> Pipeline[bool]:
     """Run one member, for better or worse."""
-    passage = yield from passed(schema, consumer, run.arrival, run)
     assert run.unit is not None
+    try:
+        passage = yield from passed(schema, consumer, run.arrival, run)
+    except Exception as error:
+        if not run.unit.lost and not run.unit.intact:
+            raise _TransactionEnded from error
+        raise
     if not run.unit.intact:
         raise _TransactionEnded
     book.reached(run, passage)
@@ -220,7 +225,7 @@ class Group:
                 collided = abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error))
                 (gears.collided if collided else gears.failed)()
                 return Parting((), [*first, *copies], ())
-            if any(run.error is not None for run in runs) or not connection_like(error):
+            if any(run.error is not None and not run.lost for run in runs) or not connection_like(error):
                 gears.ended(early=True)
             if not _HANDLER_COMMITTED.isdisjoint(sqlstates(error)):
                 await self._take_back(book)
@@ -293,6 +298,8 @@ def _key(run: HandlerRun) -> UUID:
 
 def _savepoints_would_help(error: Exception, runs: Sequence[HandlerRun]) -> bool:
     """Whether with savepoints only one member would have failed."""
+    if isinstance(error, _TransactionEnded):
+        return False
     for run in runs:
         if run.error is not None:
             return not (run.limited or run.lost)
