@@ -41,6 +41,7 @@ def unhurried(monkeypatch):
     monkeypatch.setattr(group, "AGE", seconds(60))
     monkeypatch.setattr(gears, "AGE", seconds(60))
     monkeypatch.setattr(gears, "SLOW_ABOVE", seconds(60))
+    monkeypatch.setattr(gears, "FAST_BELOW", seconds(60))
     monkeypatch.setattr(group, "STALLED", seconds(60))
     monkeypatch.setattr(gears, "ABREAST", 1)
 
