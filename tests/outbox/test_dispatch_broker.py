@@ -200,7 +200,7 @@ async def test_a_database_restarted_under_load_loses_nothing(process, own_postgr
             events = [an_event(f"k{number}") for number in range(50)]
             try:
                 ids.extend(await author.stage(*events))
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                 await asyncio.sleep(0.05)
 
     writing = asyncio.ensure_future(staging())
