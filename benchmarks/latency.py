@@ -26,7 +26,7 @@ from ours import OrderPlaced, bench
 from postroad.asyncpg import Publish, within
 from postroad.consume import Delivery, consumer
 from postroad.runtime.app import App
-from postroad.signals.catalog import ConsumerSubscribed, DeliveriesCommitted
+from postroad.signals.catalog import ConsumerSubscribed, DeliveriesCommitted, ShardsHeld
 
 if TYPE_CHECKING:
     from postroad.signals import Signal
@@ -35,7 +35,7 @@ PER_SECOND, OPEN_SECONDS, WRITERS, KEYS = 200, 0.03, 16, 50
 committed: dict[str, float] = {}
 handled: deque[str] = deque()
 taken: list[float] = []
-subscribed = threading.Event()
+subscribed, dispatching = threading.Event(), threading.Event()
 
 
 @consumer(OrderPlaced, name="bench.queue")
@@ -47,6 +47,8 @@ async def handle(event: OrderPlaced, delivery: Delivery[asyncpg.Connection[async
 def sink(heard: Signal) -> None:
     if isinstance(heard, ConsumerSubscribed):
         subscribed.set()
+    elif isinstance(heard, ShardsHeld):
+        dispatching.set()
     elif isinstance(heard, DeliveriesCommitted):
         now = time.perf_counter()
         taken.extend(now - committed.pop(handled.popleft()) for _ in range(heard.count))
@@ -77,7 +79,7 @@ async def authors(count: int) -> None:
 
 def publish(kind: str, count: int) -> None:
     subscribed.wait()
-    time.sleep(1)  # Shards are taken, connections stand.
+    dispatching.wait()
     asyncio.run(authors(count))
     latency = statistics.median(taken) if kind == "median" else statistics.quantiles(taken, n=100)[98]
     print(json.dumps({"rate": 1 / latency}), flush=True)

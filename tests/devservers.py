@@ -53,7 +53,7 @@ def shared(kind: str, folder: Path, *, watch: int) -> str:
             if host.poll() is not None or time.monotonic() > deadline:
                 lines = log.read_text(errors="replace").strip().splitlines()
                 raise RuntimeError(f"no {kind} server: {lines[-1] if lines else 'it did not start in time'}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # a poll: another process tells nothing
         host.returncode = 0  # It outlives us on purpose; Popen need not complain.
         return found
 
@@ -68,7 +68,7 @@ def end(folder: Path) -> None:
         os.kill(host, signal.SIGTERM)
         deadline = time.monotonic() + 30
         while state.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # a poll: another process tells nothing
 
 
 def serve(kind: str, folder: Path, watch: int) -> None:
@@ -99,7 +99,7 @@ def _await_end(watch: int) -> None:
             select.select([os.pidfd_open(watch)], [], [])
         return
     while _alive(watch):
-        time.sleep(0.5)
+        time.sleep(0.5)  # a poll: another process tells nothing
 
 
 def _running(state: Path) -> str | None:

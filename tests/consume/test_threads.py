@@ -327,7 +327,7 @@ async def test_a_plain_function_that_returns_a_coroutine_has_done_nothing(here, 
 async def test_a_handler_that_blocks_does_not_block_the_others(here, queue, sql):
     @consumer(Placed, name="billing.orders", concurrency=4)
     def block(event, delivery):
-        time.sleep(0.2)
+        time.sleep(0.2)  # blocks its thread: the test is about that
 
     began = time.monotonic()
     async with here.consuming(block, queue.intake()):

@@ -100,7 +100,7 @@ class Running:
         deadline = time.monotonic() + 30
         while fetch(port, "/health/ready")[0] != 200:
             assert time.monotonic() < deadline, (self.lines, self.plain, fetch(port, "/health/ready"))
-            time.sleep(0.05)
+            time.sleep(0.05)  # a poll: another process tells nothing
         return port
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:

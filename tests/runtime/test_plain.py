@@ -43,7 +43,7 @@ def until(condition, seconds=30):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.02)  # a poll: another process tells nothing
 
 
 def test_a_def_consumer_carries_events_and_its_own_onward(settings, author_url, look):

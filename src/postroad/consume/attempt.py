@@ -51,9 +51,6 @@ class End(StrEnum):
     FENCED = "fenced"  # the row of `work` is another worker's: nothing was changed
 
 
-SETTLED: Final = frozenset({End.HANDLED, End.DUPLICATE, End.DROPPED, End.DELAYED, End.QUARANTINED})
-"""These are durable: the message is in safe hands, and may be acked."""
-
 RESULTS: Final = {
     End.HANDLED: DeliveryResult.OK,
     End.DUPLICATE: DeliveryResult.DUPLICATE,
@@ -62,6 +59,9 @@ RESULTS: Final = {
     End.QUARANTINED: DeliveryResult.QUARANTINE,
 }
 """What the signals call the outcome; anything else was given back."""
+
+SETTLED: Final = frozenset(RESULTS)
+"""These are durable: the message is in safe hands, and may be acked."""
 
 _LOOK: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
 _LOOKS: Final = 20

@@ -59,7 +59,7 @@ def wait_until(
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(every.total_seconds())
+        time.sleep(every.total_seconds())  # the poll itself: a process seen from outside
     return True
 
 

@@ -84,6 +84,7 @@ class TcpProxy:
     def _listen(self) -> None:
         self._listener.listen(128)
         self._listening = True
+        # A test server's own: no App, and with it no executor, runs around a proxy. It ends with its socket.
         threading.Thread(target=self._accept, args=(self._listener,), name=f"proxy-{self.port}", daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:

@@ -40,7 +40,7 @@ def book(event: Placed, delivery: Delivery[Connection[Any]]) -> None:
     delivery.tx.execute("INSERT INTO booked VALUES (%s)", (event.number,))
     within(delivery.tx).publish(Booked(number=event.number))
     while os.environ.get("ORDERS_MODE") == "hangs" and event.number == 0:
-        time.sleep(0.1)
+        time.sleep(0.1)  # blocks its thread: what this mode is for
 
 
 app = App("plain", publishes=[plain], consumers=[book])
