@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from uuid import UUID
 
 import asyncpg
 import pika
+import uvloop
 from pydantic import BaseModel, Field
 
 from postroad.asyncpg import Publish, within
@@ -27,10 +29,12 @@ from postroad.consume import Delivery, consumer
 from postroad.events import Producer
 from postroad.runtime import operations
 from postroad.runtime.app import App
-from postroad.signals.catalog import DeliveriesAcked, OutboxCleared, ShardsHeld
+from postroad.signals.catalog import DeliveriesAcked, DeliveryDelayed, DeliveryQuarantined, OutboxCleared, ShardsHeld
 from postroad.sql.migrations import Roles, migrate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from postroad.signals import Signal, Sink
 
 bench = Producer("bench")
@@ -159,6 +163,43 @@ def consume(count: int, *, hot: bool) -> None:
     consumer_app(sink, hot=hot).run(only=("consume", "work"))
 
 
+def consume_beside_another() -> None:
+    """One of the processes of `consume_in_two`: until it is told to stop; a charged attempt is an error."""
+    charged = 0
+
+    def sink(heard: Signal) -> None:
+        nonlocal charged
+        charged += isinstance(heard, DeliveryDelayed | DeliveryQuarantined)
+
+    consumer_app(sink, hot=True).run(only=("consume", "work"))
+    sys.exit(f"{charged} attempts were charged" if charged else 0)
+
+
+def consume_in_two(count: int) -> None:
+    """Two processes on the same 16 hot rows, timed from the first effects to the last, as the database shows them."""
+    processes = [subprocess.Popen([sys.executable, __file__, "consume-beside", "0"]) for _ in range(2)]
+    done, rate = asyncio.run(effects(count, while_=lambda: all(process.poll() is None for process in processes)))
+    for process in processes:
+        process.terminate()
+    codes = [process.wait() for process in processes]
+    if any(codes) or done != count:
+        sys.exit(f"two processes: {done} effects of {count} messages, or an attempt was charged")
+    print(json.dumps({"rate": rate}), flush=True)
+
+
+async def effects(count: int, *, while_: Callable[[], bool]) -> tuple[int, float]:
+    """Watch the hot rows from outside until they count so many; the count, and the effects per second."""
+    connection = await asyncpg.connect(os.environ["BENCH_DATABASE_URL"])
+    began, first, done = 0.0, 0, 0
+    while done < count and while_():
+        await asyncio.sleep(0.05)  # Nobody tells us.
+        done = await connection.fetchval("SELECT sum(n) FROM hot")
+        if done and not began:
+            began, first = time.perf_counter(), done
+    await connection.close()
+    return done, (done - first) / (time.perf_counter() - began)
+
+
 def consumer_app(*sinks: Sink, hot: bool = False) -> App:
     return App("bench-consumer", consumers=[handle_hot if hot else handle], sinks=sinks)
 
@@ -225,9 +266,13 @@ if __name__ == "__main__":
         case "million":
             asyncio.run(backlog(1_000_000))
         case "staging":
-            asyncio.run(staging(amount))
+            uvloop.run(staging(amount))
         case "dispatch":
             dispatch(amount)
+        case "consume-two":
+            consume_in_two(amount)
+        case "consume-beside":
+            consume_beside_another()
         case "dispatch-held":
             dispatch_beside_a_writer(amount)
         case "memory":

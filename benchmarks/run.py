@@ -72,6 +72,9 @@ CONTESTS = (
     Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), None),
     Contest("consume", "floor", "floor.py", STAGED, STAGED, 1.3, count=10_000),
     Contest("consume-hot", "floor", "floor.py", STAGED, STAGED, None, count=10_000),
+    Contest(
+        "consume-two", "the target of 300/s", "", STAGED, (), 1.0, count=5_000, target=300,
+    ),
     Contest("consume", "faststream", "faststream_peer.py", STAGED, ("setup", "fill"), None, count=10_000),
     Contest("staging", "a plain INSERT", "floor.py", ("setup",), ("setup",), None, count=5_000),
     Contest(

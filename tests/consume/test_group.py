@@ -26,6 +26,7 @@ from postroad.signals.catalog import (
 )
 from postroad.sql import asyncpg as hand
 from postroad.sql.statement import Statement
+from postroad.sql.transactions import AsyncpgUnit
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
@@ -526,12 +527,93 @@ async def test_a_group_that_is_cancelled_before_it_began_gives_its_deliveries_ba
         pass
 
     monkeypatch.setattr(group, "_some", broken)
-    for number in range(COUNT):
+    for number in range(2 * COUNT):
         queue.put(body(f"{number}"))
     with pytest.raises(LookupError):
         async with here.consuming(billing(nothing), queue.intake()):
-            await until(lambda: queue.given_back == COUNT)
+            await until(lambda: queue.given_back == 2 * COUNT)
     assert started(here) == 0
+
+
+@pytest.mark.parametrize("waits", ["a group", "a slot"])
+async def test_what_waits_for_a_seat_while_the_service_stops_goes_back(here, queue, sql, waits):
+    go, begun = asyncio.Event(), []
+
+    @consumer(Placed, name="billing.orders", concurrency=1)
+    async def hold(event, delivery):
+        begun.append(event.order)
+        await go.wait()
+
+    async with here.consuming(hold, queue.intake()):
+        queue.put(body("first"), redelivered=waits == "a group")
+        await until(lambda: begun == ["first"])
+        for number in range(8):
+            queue.put(body(f"{number}"), redelivered=waits == "a slot")
+        await until(lambda: here.service._lanes._ready.empty() and not here.service._lanes._group)
+        await until(lambda: here.service._owed == 9)
+        here.stop.set()
+        await until(lambda: not here.service._open)
+        go.set()
+        await asyncio.wait_for(here.run, 5)
+    assert begun == ["first"]
+    assert queue.given_back == 8
+    assert len(queue.acked) == 1
+
+
+async def test_an_error_of_ours_in_a_group_ends_the_service_at_once(here, queue, sql, monkeypatch):
+    async def broken(*_, **__):
+        raise LookupError
+
+    async def nothing(_):
+        pass
+
+    monkeypatch.setattr(gears, "ABREAST", 4)
+    monkeypatch.setattr(group.Group, "settle", broken)
+    for number in range(COUNT):
+        queue.put(body(f"{number}"))
+    done = []
+    with pytest.raises(LookupError):
+        async with here.consuming(billing(nothing), queue.intake()):
+            done, _ = await asyncio.wait([here.run], timeout=5)
+    assert len(done) == 1
+    assert queue.given_back >= COUNT
+    assert started(here) == 0
+
+
+async def a_savepoint_left_open(here, queue, sql):
+    async def once(delivery):
+        await delivery.tx.execute("ROLLBACK TO SAVEPOINT of_another")
+
+    good = billing(once)
+
+    @consumer(Placed, name="billing.orders", retry=AT_ONCE)
+    async def bill(event, delivery):
+        await good(event, delivery)
+        if event.order == "3":
+            await delivery.tx.execute("SAVEPOINT of_another")
+
+    await grouped(here, queue, bill)
+    await once_each(sql)
+
+
+async def test_a_savepoint_that_a_member_leaves_is_out_of_the_others_reach(here, queue, sql, mode):
+    await a_savepoint_left_open(here, queue, sql)
+
+
+@pytest.mark.sabotage
+async def test_a_savepoint_in_their_reach_would_undo_what_lies_between(here, queue, sql, monkeypatch):
+    monkeypatch.setattr(AsyncpgUnit, "entangled", False)
+    with pytest.raises(AssertionError):
+        await a_savepoint_left_open(here, queue, sql)
+
+
+async def test_savepoints_of_the_driver_leave_groups_as_they_are(here, queue, sql):
+    async def nested(delivery):
+        async with delivery.tx.transaction():
+            await delivery.tx.execute("SELECT 1")
+
+    await grouped(here, queue, billing(nested))
+    assert started(here) == COUNT
 
 
 @pytest.mark.parametrize("how", ["redelivered", "opted out"])
@@ -592,7 +674,7 @@ async def test_the_round_trips_of_a_thousand_deliveries(here, queue, sql, reques
         await here.settled(count)
     commits = [signal.count for signal in here.heard.all(DeliveriesCommitted)]
     lone = commits.count(1) if gear != "slow" else 0  # A lone delivery has a transaction as in the slow gear.
-    types = 3 if gear != "slow" else 0  # The driver asks once per connection what an array of UUIDs is.
+    types = 6 if gear != "slow" else 0  # The driver asks once per connection (of two) what an array of UUIDs is.
     saved = each + per_commit - 4
     assert len(counted.statements) == each * count + per_commit * len(commits) - saved * lone + types
     if gear != "slow":

@@ -92,7 +92,8 @@ class Attempts:
     may ack; anything else changed nothing. Errors that are neither the handler's nor the database's absence come
     out: a right that is missing, a schema that is too old.
 
-    `lanes` keeps messages of one key apart, deliveries and retries alike; `away` is told of a missing dependency.
+    `lanes` keeps messages of one key apart, and whoever runs one has one of the `seats`, deliveries and retries alike;
+    `away` is told of a missing dependency.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Attempts:
             limit=TimeLimit(consumer.max_runtime.total_seconds()),
         )  # fmt: skip
         self.running = self.around.running
+        self.seats = asyncio.Semaphore(consumer.concurrency)
         self.lanes = Lanes(self._joins)
         self._lost: dict[UUID | None, None] = {}
         self.away: Callable[[str], None] = _nobody

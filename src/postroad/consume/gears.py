@@ -64,7 +64,7 @@ class Gears:
 
     @property
     def abreast(self) -> int:
-        """How many groups may be open at once.
+        """How many groups may run handlers at once.
 
         On one loop each handler takes longer beside others: not so many that this alone would make them slow.
         """
@@ -72,6 +72,11 @@ class Gears:
             return 1
         bearable = max(1, int(FAST_BELOW.total_seconds() / max(self._mean(), _NO_TIME)))
         return min(ABREAST, self._concurrency, bearable)
+
+    @property
+    def open(self) -> int:
+        """How many groups may be open at once: where handlers take turns, one of them waits for its own."""
+        return min(self._concurrency, max(self.abreast, 2))
 
     @property
     def size(self) -> int:

@@ -13,9 +13,10 @@ from postroad.consume.gears import AGE
 from postroad.consume.handler import HandlerRun
 from postroad.consume.inbox import Claim
 from postroad.consume.pipeline import STALE, Passage, Plan, demoted, passed, planned
+from postroad.consume.turns import Turn, Turns
 from postroad.failures import sqlstates
 from postroad.signals.catalog import DeliveriesCommitted
-from postroad.sql.statement import Statement
+from postroad.sql.statement import Call, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,10 @@ class _TransactionEnded(Exception):
     sqlstate = "25P01"
 
 
+class _SavepointLeft(Exception):
+    """A handler has set a savepoint by its own SQL: a member after it could roll back to that, and undo others."""
+
+
 _CLAIMED: Final = {Claim.DUPLICATE: Passage.DUPLICATE, Claim.BUSY: Passage.BUSY}
 
 
@@ -72,13 +77,19 @@ class _Book:
     """What the members of an open group came to; it counts once the transaction is committed."""
 
     attempts: Attempts
-    began: float
+    turn: Turn
+    began: float = 0.0
     ended: list[tuple[HandlerRun, Outcome]] = field(default_factory=list)
     plans: list[tuple[Arrival, Plan]] = field(default_factory=list)
     fresh: list[HandlerRun] = field(default_factory=list)
     at: int = 0
     later: list[HandlerRun] = field(default_factory=list)
     alone: list[HandlerRun] = field(default_factory=list)
+
+    async def await_turn(self) -> None:
+        """Wait until the members may run."""
+        await self.turn.wait()
+        self.began = self.attempts.clock.monotonic()
 
     def is_old(self) -> bool:
         """Whether the group commits before it runs another member."""
@@ -119,6 +130,7 @@ def grouped(
             book.reached(run, _CLAIMED[claim])
     if not book.fresh:
         return
+    yield Call(book.await_turn)
     member = _apart if savepoints else _joined
     if savepoints:
         yield ENTER
@@ -146,6 +158,8 @@ def _joined(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) 
         raise
     if not run.unit.intact:
         raise _TransactionEnded
+    if run.unit.entangled:
+        raise _SavepointLeft
     book.reached(run, passage)
     return True
 
@@ -182,11 +196,12 @@ class Group:
         """Group for `attempts.consumer`."""
         self._attempts = attempts
         self._open: list[float] = []  # since when
+        self._turns = Turns(STALLED.total_seconds())
 
     @property
     def full(self) -> bool:
         """Whether no further group would be started now."""
-        return len(self._open) >= self._attempts.gears.abreast
+        return len(self._open) >= self._attempts.gears.open
 
     def stalled(self, now: float) -> bool:
         """Whether a member keeps a group open so long that the others should not wait for it."""
@@ -197,29 +212,36 @@ class Group:
 
         A lone one shares nothing, and has a transaction like that of the slow gear.
         """
-        attempts = self._attempts
+        attempts, abreast = self._attempts, self._attempts.gears.abreast > 1
         first, copies = _distinct(arrivals)
         began = attempts.clock.monotonic()
         self._open.append(began)
+        turn = self._turns.join(single=not abreast)
         try:
             if len(first) > 1:
-                return await self._together(first, copies, began=began)
+                return await self._together(first, copies, _Book(attempts, turn), abreast=abreast)
+            await turn.wait()
             outcome = await attempts.settle(first[0])
             return Parting([(first[0], outcome, attempts.clock.monotonic() - began)], copies, ())
         finally:
+            turn.end()
             self._open.remove(began)
 
-    async def _together(self, first: Sequence[Arrival], copies: Sequence[Arrival], *, began: float) -> Parting:
+    async def _together(
+        self, first: Sequence[Arrival], copies: Sequence[Arrival], book: _Book, *, abreast: bool
+    ) -> Parting:
         attempts, gears = self._attempts, self._attempts.gears
-        optimistic, abreast = gears.optimistic, gears.abreast > 1
+        optimistic = gears.optimistic
         runs = [HandlerRun(attempts.around, arrival) for arrival in first]
-        book = _Book(attempts, began)
         try:
             async with attempts.transactions.begin() as unit:
                 for run in runs:
                     run.unit = unit
                 pipeline = grouped(attempts.schema, attempts.consumer, runs, book, savepoints=not optimistic)
-                await unit.drive(pipeline)
+                try:
+                    await unit.drive(pipeline)
+                finally:
+                    book.turn.end()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about
             if optimistic and _savepoints_would_help(error, runs):
                 collided = abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error))
@@ -260,16 +282,16 @@ class Group:
 async def run_groups(lanes: Lanes, gears: Gears, start: Callable[[Sequence[Arrival]], asyncio.Task[None]]) -> None:
     """Take from `lanes` what waits for a group and `start` it, as many at once as `gears` says, until they end.
 
-    An error of one comes out, and cancels the others; so does cancellation.
+    What becomes of each is its own task's to say. Cancellation cancels those that are open.
     """
     open_: set[asyncio.Task[None]] = set()
     try:
         while batch := await lanes.batch(lambda: gears.size):
-            if len(open_) < gears.abreast:
+            if len(open_) < gears.open:
                 open_.add(start(batch))
             else:  # There was room for it when we began to wait.
                 lanes.onward(batch)
-            while len(open_) >= gears.abreast:
+            while len(open_) >= gears.open:
                 open_ = await _some(open_)
         while open_:
             open_ = await _some(open_)
@@ -281,9 +303,7 @@ async def run_groups(lanes: Lanes, gears: Gears, start: Callable[[Sequence[Arriv
 
 async def _some(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
     """Those that are left when one has ended, or a moment has passed: what is waited for may have changed."""
-    ended, left = await asyncio.wait(tasks, timeout=STALLED.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
-    for each in ended:
-        each.result()
+    _, left = await asyncio.wait(tasks, timeout=STALLED.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
     return left
 
 

@@ -41,7 +41,7 @@ class Retries:
         arrival = identified(self._attempts.consumer, resumed(row))
         began, given_back = self._clock.monotonic(), True
         try:
-            async with self._attempts.lanes.hold(arrival.lane):
+            async with self._attempts.lanes.hold(arrival.lane), self._attempts.seats:
                 outcome = await self._attempts.settle(arrival)
             given_back = outcome.end not in RESULTS
         finally:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
 from postroad.consume.arrival import Arrival, identified, received
 from postroad.consume.attempt import RESULTS, SETTLED, End, Outcome
 from postroad.consume.group import Group, run_groups
+from postroad.consume.outage import answered
 from postroad.retry import Backoff
 from postroad.signals.catalog import (
     DeliveriesAcked,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from postroad.clock import Clock
     from postroad.consume.attempt import Attempts
+    from postroad.consume.outage import Pausable, Probe
     from postroad.owner import Owner, Readiness
     from postroad.signals import Signals
     from postroad.transport.base import Incoming, Intake
@@ -35,31 +37,10 @@ if TYPE_CHECKING:
 _MOST: Final = 256
 _AT_ONCE: Final = 2
 _LET_GO: Final = seconds(2)
-_PROBE: Final = Backoff(first=seconds(0.4), most=seconds(2), attempts=1)  # Waits 0.2 to 2 s.
 _BUSY: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
 _WATCH_SECONDS: Final = 1.0
 _UNACKED_EVERY: Final = 5  # looks of the watch
 _CALM_SECONDS: Final = 5.0
-
-
-class Probe(Protocol):
-    """Says whether our database is there; `sql.Manager` does."""
-
-    async def answers(self) -> bool:
-        """Whether the database answers; never raises for its absence."""
-        ...
-
-
-class Pausable(Protocol):
-    """What else must wait while the consumer waits: the claimer of its retries."""
-
-    def pause(self, queue: str) -> None:
-        """Claim nothing of `queue`."""
-        ...
-
-    def resume(self, queue: str) -> None:
-        """Claim of it again."""
-        ...
 
 
 @dataclass(slots=True)
@@ -93,7 +74,6 @@ class ConsumerService:
         self._consumer = attempts.consumer
         self._lanes = attempts.lanes
         self._group = Group(attempts)
-        self._seats = asyncio.Semaphore(self._consumer.concurrency)  # of slots and groups alike
         self._intake = intake
         self._database = database
         self._work = work
@@ -107,6 +87,7 @@ class ConsumerService:
         self._owed = 0
         self._reason = ""
         self._trouble = asyncio.Event()
+        self._failures: list[BaseException] = []  # of groups; each ends the run
         self._open = False  # whether deliveries may start
         self._subscribed = True  # whether the broker hands us any; it does from the transport's start
         self._pauses = 0
@@ -132,6 +113,7 @@ class ConsumerService:
             ready.up()
             await self._serve(stop, ready, [*slots, *others])
             await self._wind_down(slots)
+            self._raise()
         finally:
             ending = self._task(self._let_go([*slots, *others], stopped=stop.is_set()), "let-go")
             await asyncio.shield(ending)
@@ -147,8 +129,15 @@ class ConsumerService:
             for task in tasks:
                 if task.done():
                     task.result()
+            self._raise()
             if self._trouble.is_set() and not stop.is_set():
                 await self._sit_out(stop, ready)
+
+    def _raise(self) -> None:
+        if self._failures:
+            failure = self._failures[0]
+            self._failures.clear()
+            raise failure
 
     def _task(self, work: Any, role: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._owner.task(work, name=f"{self.name}:{role}")
@@ -189,7 +178,10 @@ class ConsumerService:
         while (arrival := await self._lanes.next()) is not None:
             began = self._clock.monotonic()
             try:
-                async with self._seats:
+                async with self._attempts.seats:
+                    if not self._open:  # Closed while it waited: it has not started, and does not any more.
+                        self._put_back([arrival])
+                        continue
                     outcome = await self._attempts.settle(arrival)
             except BaseException:
                 self._put_back([arrival])
@@ -198,15 +190,22 @@ class ConsumerService:
 
     def _run_group(self, batch: Sequence[Arrival]) -> asyncio.Task[None]:
         def ended(group: asyncio.Task[None]) -> None:
-            if group.cancelled() or group.exception() is not None:  # Also where it had not begun.
+            failure = None if group.cancelled() else group.exception()
+            if group.cancelled() or failure is not None:  # Also where it had not begun.
                 self._put_back(batch)
+            if failure is not None:
+                self._failures.append(failure)
+                self._trouble.set()
 
         group = self._task(self._settle_group(batch), "group")
         group.add_done_callback(ended)
         return group
 
     async def _settle_group(self, batch: Sequence[Arrival]) -> None:
-        async with self._seats:
+        async with self._attempts.seats:
+            if not self._open:
+                self._put_back(batch)
+                return
             parting = await self._group.settle(batch)
         for arrival, outcome, taken in parting.settled:
             self._settled(arrival, outcome, taken)
@@ -328,10 +327,11 @@ class ConsumerService:
             self._work.pause(name)
         await self._unsubscribe()
         self._signals.emit(IntakePaused(name, self._reason))
-        await self._probe(stop)
+        await answered(self._database, stop, tries=self._pauses, chance=self._chance)
         if stop.is_set():
             return
         self._trouble.clear()
+        self._raise()
         self._open = True
         await self._intake.resume()
         self._subscribed = True
@@ -340,18 +340,6 @@ class ConsumerService:
         self._resumed_at = self._clock.monotonic()
         self._signals.emit(IntakeResumed(name, self._resumed_at - began))
         ready.up()
-
-    async def _probe(self, stop: asyncio.Event) -> None:
-        tries = self._pauses
-        while not stop.is_set():
-            wait = _PROBE.delay(tries, chance=self._chance())
-            try:
-                async with asyncio.timeout(wait.total_seconds()):
-                    await stop.wait()
-            except TimeoutError:
-                tries += 1
-            if await self._database.answers():
-                return
 
     # --- the watch and the end ----------------------------------------------------------------------------------
 

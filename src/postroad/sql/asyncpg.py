@@ -36,13 +36,15 @@ class Loan:
     While it is `guarded`, every way of sending SQL refuses transaction control.
     """
 
-    __slots__ = ("guarded", "patience", "silent", "to_strangers")
+    __slots__ = ("guarded", "patience", "savepoint", "silent", "to_strangers")
 
     def __init__(self, patience: float, *, to_strangers: bool) -> None:
         """Each statement may take `patience` seconds; of strangers' only those that are ours."""
         self.patience = patience
         self.to_strangers = to_strangers
         self.guarded = False
+        self.savepoint = False
+        """Whether a stranger has set a savepoint by SQL of his own."""
         self.silent = False
         """Whether a statement got no answer in time, and the connection was cut."""
 
@@ -75,6 +77,11 @@ class PooledConnection(_DriverConnection):
         """Say what holds until it goes back to the pool."""
         self._loan = loan
 
+    @property
+    def entangled(self) -> bool:
+        """Whether whoever has it set a savepoint by SQL of his own."""
+        return self._loan is not None and self._loan.savepoint
+
     @override
     def get_reset_query(self) -> str:
         """See asyncpg."""
@@ -86,8 +93,8 @@ class PooledConnection(_DriverConnection):
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Coroutine[Any, Any, str]:
         """See asyncpg."""
         loan = self._loan
-        if loan is not None and loan.guarded:
-            check(query)
+        if loan is not None and loan.guarded and check(query):
+            loan.savepoint = True
         if loan is None or (loan.to_strangers and not query.startswith(_OURS)):
             work = super().execute(query, *args, timeout=timeout)
         else:
@@ -127,8 +134,8 @@ class PooledConnection(_DriverConnection):
         return super().reset(timeout=timeout)
 
     def _check(self, query: str) -> None:
-        if self._loan is not None and self._loan.guarded:
-            check(query)
+        if self._loan is not None and self._loan.guarded and check(query):
+            self._loan.savepoint = True
 
     async def _in_time(self, loan: Loan, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -138,6 +145,11 @@ class PooledConnection(_DriverConnection):
             self.terminate()
             message = f"the database did not answer within {loan.patience:g} s; the connection was cut"
             raise Unavailable("PR301", message) from error
+
+
+def own(lent: Connection) -> PooledConnection:
+    """A connection of our pool, which lends proxies: they forward what they do not know."""
+    return cast("PooledConnection", lent)
 
 
 def _guarded(name: str) -> Callable[..., Any]:

@@ -106,6 +106,11 @@ class Unit(Protocol[Tx_co]):
         """Whether the transaction is still open, as far as the last answer told; asks nobody."""
         ...
 
+    @property
+    def entangled(self) -> bool:
+        """Whether a handler has set a savepoint by SQL of its own, which it may have left open."""
+        ...
+
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """Run `pipeline` in this transaction."""
         ...

@@ -13,7 +13,9 @@ _KEPT: Final = 2048
 """How many texts are remembered: handlers have few, and whoever builds his anew each time pays for the reading."""
 
 _CONTROL: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE", "SET"})
-_SUSPICIOUS: Final = re.compile(rf"\b(?:{'|'.join(sorted(_CONTROL))})\b", re.IGNORECASE)
+_SUSPICIOUS: Final = re.compile(rf"\b(?:{'|'.join(sorted(_CONTROL))}|SAVEPOINT)\b", re.IGNORECASE)
+_DRIVERS: Final = "__ASYNCPG_SAVEPOINT_"
+"""How the names of savepoints begin that the driver sets for a nested ``transaction()``: it ends them itself."""
 _FIRST_WORDS: Final = 4
 
 # What a statement is made of, as far as its end and its first words go. A comment or a text without an end takes the
@@ -36,22 +38,22 @@ _PIECE: Final = re.compile(
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
-def check(text: str) -> None:
-    """Refuse `text` where one of its statements is transaction control. Savepoints are not.
+def check(text: str) -> bool:
+    """Refuse `text` where one of its statements is transaction control; whether one sets a savepoint, which is not.
 
     Raises:
         UsageError: PR111.
     """
-    control = refused(text)
+    control, savepoint = _read(text)
     if control is not None:
         message = (
             f"a handler ran {control} on the transaction of its delivery, which commits when the handler returns; "
             "leave it out, or nest `async with delivery.tx.transaction():`"
         )
         raise UsageError("PR111", message)
+    return savepoint
 
 
-@lru_cache(maxsize=_KEPT)
 def refused(text: str) -> str | None:
     """The transaction control that `text` holds, in upper case; None where it holds none.
 
@@ -59,13 +61,21 @@ def refused(text: str) -> str | None:
     not ROLLBACK TO a savepoint), PREPARE TRANSACTION, SET TRANSACTION and SET SESSION CHARACTERISTICS, and the
     settings that stand for these (``transaction_isolation`` and its like).
     """
+    return _read(text)[0]
+
+
+@lru_cache(maxsize=_KEPT)
+def _read(text: str) -> tuple[str | None, bool]:
+    """The transaction control that `text` holds, and whether it sets a savepoint of its author's own."""
     if not _SUSPICIOUS.search(text):
-        return None
+        return None, False
+    savepoint = False
     for words in _statements(text):
         found = _control(words)
         if found is not None:
-            return found
-    return None
+            return found, savepoint
+        savepoint |= words[:1] == ["SAVEPOINT"] and not "".join(words[1:2]).startswith(_DRIVERS)
+    return None, savepoint
 
 
 def _control(words: list[str]) -> str | None:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
-from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection
+from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, own
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Manager:
     async def _lent(self, loan: Loan) -> AsyncIterator[Lent]:
         connection = await self._acquired()
         try:
-            _own(connection).lend(loan)
+            own(connection).lend(loan)
             yield connection
         finally:
             await self._pool.release(connection)
@@ -211,7 +211,7 @@ class Manager:
         while True:
             with _connecting(self._url):
                 connection = await self._pool.acquire()
-            if _own(connection).number > self._trusted:
+            if own(connection).number > self._trusted:
                 return connection
             # Not by the pool's own expiry: that closes in good order, and waits for ever where nobody answers.
             connection.terminate()
@@ -239,8 +239,3 @@ class Manager:
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:
     return Loan(patience.total_seconds(), to_strangers=to_strangers)
-
-
-def _own(lent: Lent) -> PooledConnection:
-    """The pool lends proxies, which forward what they do not know."""
-    return cast("PooledConnection", lent)

@@ -106,6 +106,11 @@ class PsycopgUnit:
         """See `Unit.intact`."""
         return not self.lost and self.tx.info.transaction_status is not TransactionStatus.IDLE
 
+    @property
+    def entangled(self) -> bool:
+        """See `Unit.entangled`: nobody shares this one."""
+        return False
+
     async def open(self) -> None:
         """Have a connection; most often it stands already."""
         if not self._seat.usable:

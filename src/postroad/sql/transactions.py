@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
-from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.asyncpg import AsyncpgHand, own
 from postroad.sql.drive import drive
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ class AsyncpgUnit:
     def intact(self) -> bool:
         """See `Unit.intact`."""
         return self.tx.is_in_transaction()
+
+    @property
+    def entangled(self) -> bool:
+        """See `Unit.entangled`."""
+        return own(self.tx).entangled
 
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """See `Unit.drive`."""
