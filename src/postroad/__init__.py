@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
     from postroad.consume import Delivery, consumer
     from postroad.events import Keep, Producer, Sensitive, Subscription
-    from postroad.failures import Drop, OutcomeUnknown, Quarantine, Retry, Rules
+    from postroad.failures import Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules
     from postroad.retry import Backoff
     from postroad.runtime.app import App
 
@@ -17,6 +17,7 @@ _ROOMS = {
     "App": "postroad.runtime.app",
     "Backoff": "postroad.retry",
     "Delivery": "postroad.consume",
+    "Dependency": "postroad.failures",
     "Drop": "postroad.failures",
     "Keep": "postroad.events",
     "OutcomeUnknown": "postroad.failures",
@@ -67,6 +68,7 @@ __all__ = [
     "App",
     "Backoff",
     "Delivery",
+    "Dependency",
     "Drop",
     "Keep",
     "OutcomeUnknown",

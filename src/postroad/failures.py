@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
+from postroad.clock import seconds
 from postroad.errors import ContractError, LeaseLost, PostroadError, Unavailable, UsageError
 
 CODE_ERROR_ATTEMPTS: Final = 3
@@ -20,11 +22,15 @@ CODE_ERROR_ATTEMPTS: Final = 3
 LONGEST_REASON: Final = 500
 """Longer reasons of authors are cut."""
 
+T = TypeVar("T")
+Kind = type[T]
+
 _CODE_ERRORS: Final = (TypeError, KeyError, AttributeError, NameError, AssertionError, UsageError)
 _SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
 _IDENTIFIER: Final = re.compile(r"[\w.$-]{1,63}")
 _LOST_STATES: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "53300"})
 _NO_RIGHT: Final = "42501"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _DEEPEST: Final = 16
 
 
@@ -81,28 +87,76 @@ class Retry(_Decision):
         super().__init__(reason)
 
 
+class Use(Protocol):
+    """Finds the App's live object of a type, as ``delivery.use`` does."""
+
+    def __call__(self, kind: Kind[T], /) -> T:
+        """The object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Something outside that handlers cannot do without, and how to ask whether it is there.
+
+    Name the exceptions that speak of it in ``Rules(down={GatewayDown: gateway})``. When a handler raises one, `check`
+    is awaited with ``use``, which finds the App's live objects: it returns where the dependency is there, and raises
+    where it is not; no answer within `timeout` (2 s) counts as not. Then the consumer takes nothing until it answers,
+    and no attempt is charged. While it answers, such a failure is transient like any other, and charged: so a message
+    that fails by itself does not stop the others.
+
+    `check` is asked after such failures, at most once in half a second, and every 0.2 to 2 s while the consumer
+    waits, by each consumer and process apart. It must not change anything.
+    """
+
+    name: str
+    check: Callable[[Use], Awaitable[object]] = field(repr=False, kw_only=True)
+    timeout: timedelta = field(default=seconds(2), kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse what could never be asked.
+
+        Raises:
+            UsageError: PR101, the name is not one, `check` is not an ``async def``, or `timeout` is not above zero.
+        """
+        if not _NAME.fullmatch(self.name):
+            problem = "a name is lower-case letters, digits, '.', '_' and '-', at most 63"
+        elif not inspect.iscoroutinefunction(self.check):
+            problem = "check is an `async def` that takes `use`; wrap what blocks in asyncio.to_thread"
+        elif self.timeout <= timedelta(0):
+            problem = "timeout is above zero"
+        else:
+            return
+        raise UsageError("PR101", f"dependency {self.name!r} is not valid: {problem}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What an author's exception classes mean. The most specific class wins; then drop, quarantine, transient.
+    """What an author's exception classes mean. The most specific class wins; then drop, quarantine, down, transient.
 
-    `drop` maps a class to the reason that is kept and counted. A rule for a class holds for its subclasses. A lost
-    lease, cancellation and our own database's absence are not the author's to rule on.
+    `drop` maps a class to the reason that is kept and counted, `down` to the dependency that it speaks of. A rule for
+    a class holds for its subclasses. A lost lease, cancellation and our own database's absence are not the author's
+    to rule on.
     """
 
     transient: Sequence[type[BaseException]] = ()
     quarantine: Sequence[type[BaseException]] = ()
     drop: Mapping[type[BaseException], str] = field(default_factory=dict)
+    down: Mapping[type[BaseException], Dependency] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what could never match.
 
         Raises:
-            UsageError: something that is not an exception class.
+            UsageError: something that is not an exception class, or not a dependency.
         """
-        named: tuple[object, ...] = (*self.transient, *self.quarantine, *self.drop)
+        named: tuple[object, ...] = (*self.transient, *self.quarantine, *self.drop, *self.down)
         for given in named:
             if not (isinstance(given, type) and issubclass(given, BaseException)):
                 raise UsageError("PR101", f"rules name exception classes; {given!r} is none")
+        for given in self.down.values():
+            if not isinstance(given, Dependency):
+                raise UsageError("PR101", f"down maps exception classes to a Dependency; {given!r} is none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +166,8 @@ class Verdict:
     `code` is a ``PR...`` code, the five characters of an SQLSTATE, or one of ``author``, ``rule``, ``code``,
     ``interrupted`` and ``other``. `fingerprint` is the same for failures of one kind from one place.
     `connection_lost`: the error looks like a lost connection, to a database or something else. Whose it was, only
-    the caller knows: if it was ours, nothing is charged.
+    the caller knows: if it was ours, nothing is charged. `dependency` is what the failure speaks of; whether it is
+    away, only its check can tell.
     """
 
     failure: FailureClass
@@ -122,6 +177,7 @@ class Verdict:
     fingerprint: str
     retry_after: timedelta | None = None
     connection_lost: bool = False
+    dependency: Dependency | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +189,7 @@ class _Finding:
     reason: str
     retry_after: timedelta | None = None
     connection_lost: bool = False
+    dependency: Dependency | None = None
 
 
 def classify(error: BaseException, *, rules: Rules, attempt: int) -> Verdict:
@@ -158,6 +215,7 @@ def _classify(error: BaseException, rules: Rules, attempt: int, *, depth: int) -
         fingerprint="",
         retry_after=finding.retry_after,
         connection_lost=finding.connection_lost,
+        dependency=finding.dependency,
     )
     return replace(verdict, fingerprint=_fingerprint(verdict, error))
 
@@ -217,6 +275,10 @@ def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
     candidates = [
         *((given, _Finding(FailureClass.DROP, "rule", _clean(reason))) for given, reason in rules.drop.items()),
         *((given, _Finding(FailureClass.QUARANTINE, "rule", named)) for given in rules.quarantine),
+        *(
+            (given, _Finding(FailureClass.DEPENDENCY_DOWN, "rule", named, dependency=dependency))
+            for given, dependency in rules.down.items()
+        ),
         *((given, _Finding(FailureClass.TRANSIENT, "rule", named, after)) for given in rules.transient),
         (Drop, _Finding(FailureClass.DROP, "author", said)),
         (Quarantine, _Finding(FailureClass.QUARANTINE, "author", said)),

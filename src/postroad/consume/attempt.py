@@ -14,6 +14,7 @@ from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.limit import TimeLimit
+from postroad.consume.outage import DependencyProbe
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
@@ -119,6 +120,10 @@ class Attempts:
         self.running = self.around.running
         self.seats = asyncio.Semaphore(consumer.concurrency)
         self.lanes = Lanes(self._joins)
+        self.probes = {
+            dependency.name: DependencyProbe(dependency, resources, clock)
+            for dependency in consumer.rules.down.values()
+        }
         self._lost: dict[UUID | None, None] = {}
         self.away: Callable[[str], None] = _nobody
 
@@ -176,7 +181,7 @@ class Attempts:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
         if _is_away(run, error) and not self.lost_again(run):
             return Outcome(End.AWAY, "database")
-        verdict = self.judge(run.error or error, run.arrival)
+        verdict = await self._asked(self.judge(run.error or error, run.arrival))
         outcome = await self._keep(run.arrival, verdict)
         for tries in range(1, _LOOKS + 1):
             if outcome.end is not End.BUSY:
@@ -209,6 +214,12 @@ class Attempts:
         if isinstance(error, PostroadError) and error.code == LIMIT:
             return replace(verdict, failure=FailureClass.TRANSIENT, code=LIMIT, reason=str(error))
         return verdict
+
+    async def _asked(self, verdict: Verdict) -> Verdict:
+        """A failure that speaks of a dependency is the dependency's only while that does not answer."""
+        if verdict.dependency is None or not await self.probes[verdict.dependency.name].answers():
+            return verdict
+        return replace(verdict, failure=FailureClass.TRANSIENT)
 
     async def _keep(self, arrival: Arrival, verdict: Verdict) -> Outcome:
         plan = planned(self.consumer, arrival, verdict, chance=self.chance())
@@ -257,8 +268,9 @@ def _is_away(run: HandlerRun, error: BaseException) -> bool:
 
 def returned(verdict: Verdict) -> Outcome:
     """The outcome of what is given back, uncharged."""
-    down = verdict.failure is FailureClass.DEPENDENCY_DOWN
-    return Outcome(End.AWAY, "dependency") if down else Outcome(End.INTERRUPTED)
+    if verdict.failure is not FailureClass.DEPENDENCY_DOWN:
+        return Outcome(End.INTERRUPTED)
+    return Outcome(End.AWAY, "dependency" if verdict.dependency is None else verdict.dependency.name)
 
 
 def connection_like(error: BaseException) -> bool:

@@ -56,10 +56,18 @@ class Delivery(Generic[Tx_co]):
         Raises:
             UsageError: the App has none of that type.
         """
-        try:
-            found: T = self.resources(kind) if callable(self.resources) else self.resources[kind]
-        except LookupError:
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            message = f"consumer {self.consumer!r} uses {name}, which the App's lifespan does not yield"
-            raise UsageError("PR107", message) from None
-        return found
+        return used(self.resources, kind, by=f"consumer {self.consumer!r}")
+
+
+def used(resources: Resources, kind: Kind[T], *, by: str) -> T:
+    """The live object of type `kind` among `resources`.
+
+    Raises:
+        UsageError: PR107, there is none; the text says who asked.
+    """
+    try:
+        found: T = resources(kind) if callable(resources) else resources[kind]
+    except LookupError:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise UsageError("PR107", f"{by} uses {name}, which the App's lifespan does not yield") from None
+    return found

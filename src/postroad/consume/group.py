@@ -99,6 +99,10 @@ class _Book:
         """`run` came so far."""
         self.ended.append((run, Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")))
 
+    def speaks_of_another(self, run: HandlerRun, error: Exception) -> bool:
+        """Whether it has to be asked first whether a dependency is away, which takes longer than a group may."""
+        return self.attempts.judge(run.error or error, run.arrival).dependency is not None
+
     def judged(self, run: HandlerRun, error: Exception) -> Plan | None:
         """`run` failed by itself: what becomes of it; None means: given back, uncharged."""
         attempts, arrival = self.attempts, run.arrival
@@ -171,7 +175,7 @@ def _apart(schema: str, consumer: Consumer[Any], run: HandlerRun, book: _Book) -
         yield LEAVE
     except Exception as error:  # noqa: BLE001 - the border around the author's handler
         yield UNDO
-        if run.limited or not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error)):
+        if run.limited or not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error)) or book.speaks_of_another(run, error):
             return False
         yield from demoted(schema, consumer, run.arrival, book.judged(run, error))
         yield ENTER

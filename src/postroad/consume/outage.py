@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from postroad.clock import seconds
+from postroad.consume.delivery import used
 from postroad.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from postroad.clock import Clock
+    from postroad.consume.delivery import Resources
+    from postroad.failures import Dependency
+
+T = TypeVar("T")
+
+_FRESH_SECONDS: Final = 0.5
 _PROBE: Final = Backoff(first=seconds(0.4), most=seconds(2), attempts=1)  # Waits 0.2 to 2 s.
 
 
 class Probe(Protocol):
-    """Says whether our database is there; `sql.Manager` does."""
+    """Says whether something is there: `sql.Manager` of our database, `DependencyProbe` of what an author named."""
 
     async def answers(self) -> bool:
-        """Whether the database answers; never raises for its absence."""
+        """Whether it answers; never raises for its absence."""
         ...
 
 
@@ -34,10 +42,42 @@ class Pausable(Protocol):
         ...
 
 
-async def answered(database: Probe, stop: asyncio.Event, *, tries: int, chance: Callable[[], float]) -> None:
-    """Ask `database` again and again until it answers, or until we are told to `stop`.
+class DependencyProbe:
+    """Asks one dependency for one consumer; whoever asks within half a second of another gets the same answer."""
 
-    `tries` says how often it has gone away of late: the more often, the longer it is left alone at first.
+    def __init__(self, dependency: Dependency, resources: Resources, clock: Clock) -> None:
+        """Not asked yet."""
+        self._dependency = dependency
+        self._resources = resources
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._answered = False
+        self._at = float("-inf")
+
+    async def answers(self) -> bool:
+        """Whether its check returns in time; whatever the check raises means no."""
+        async with self._lock:
+            if self._clock.monotonic() - self._at >= _FRESH_SECONDS:
+                self._answered = await self._ask()
+                self._at = self._clock.monotonic()
+            return self._answered
+
+    async def _ask(self) -> bool:
+        try:
+            async with asyncio.timeout(self._dependency.timeout.total_seconds()):
+                await self._dependency.check(self._use)
+        except Exception:  # noqa: BLE001 - the author's check: whatever it raises says that it is away
+            return False
+        return True
+
+    def _use(self, kind: type[T], /) -> T:
+        return used(self._resources, kind, by=f"the check of dependency {self._dependency.name!r}")
+
+
+async def answered(probes: Sequence[Probe], stop: asyncio.Event, *, tries: int, chance: Callable[[], float]) -> None:
+    """Ask `probes` again and again until all answer, or until we are told to `stop`.
+
+    `tries` says how often one has gone away of late: the more often, the longer they are left alone at first.
     """
     while not stop.is_set():
         wait = _PROBE.delay(tries, chance=chance())
@@ -46,5 +86,5 @@ async def answered(database: Probe, stop: asyncio.Event, *, tries: int, chance: 
                 await stop.wait()
         except TimeoutError:
             tries += 1
-        if await database.answers():
+        if all([await probe.answers() for probe in probes]):
             return

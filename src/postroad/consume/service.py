@@ -85,7 +85,7 @@ class ConsumerService:
         self._hand = _Hand([], [], {})
         self._tries: dict[Any, int] = {}
         self._owed = 0
-        self._reason = ""
+        self._absent: dict[str, None] = {}
         self._trouble = asyncio.Event()
         self._failures: list[BaseException] = []  # of groups; each ends the run
         self._open = False  # whether deliveries may start
@@ -314,7 +314,7 @@ class ConsumerService:
     # --- a dependency is away -----------------------------------------------------------------------------------
 
     def _away(self, reason: str) -> None:
-        self._reason = reason
+        self._absent[reason] = None
         self._close()
         self._trouble.set()
 
@@ -322,12 +322,16 @@ class ConsumerService:
         """Take nothing in until the database answers; nothing is charged meanwhile."""
         began, name = self._clock.monotonic(), self._consumer.name
         self._pauses = self._pauses + 1 if began - self._resumed_at < _CALM_SECONDS else 1
-        ready.down(f"{self._reason} is away")
+        away = ", ".join(self._absent)
+        ready.down(f"{away} is away")
         if self._work is not None:
             self._work.pause(name)
         await self._unsubscribe()
-        self._signals.emit(IntakePaused(name, self._reason))
-        await answered(self._database, stop, tries=self._pauses, chance=self._chance)
+        self._signals.emit(IntakePaused(name, away))
+        while self._absent and not stop.is_set():  # Others may be missed meanwhile by what still runs.
+            probes = [self._attempts.probes.get(reason, self._database) for reason in self._absent]
+            self._absent.clear()
+            await answered(probes, stop, tries=self._pauses, chance=self._chance)
         if stop.is_set():
             return
         self._trouble.clear()
