@@ -65,6 +65,8 @@ class PrometheusSink:
             catalog.ConnectionBlocked: self._blocked,
             catalog.ConsumerSubscribed: self._subscribed,
             catalog.ConsumerGone: self._gone,
+            catalog.IntakePaused: lambda signal: self._paused.labels(signal.consumer).set(1),
+            catalog.IntakeResumed: lambda signal: self._paused.labels(signal.consumer).set(0),
             catalog.StaleAcks: self._stale,
             catalog.TopologyMismatch: self._mismatched,
             catalog.DeliverySettled: self._settled,
@@ -151,6 +153,9 @@ class PrometheusSink:
             "Whether the broker counts us among a queue's consumers.",
             each,
             registry=into,
+        )
+        self._paused = Gauge(
+            "postroad_consumer_paused", "Whether it takes nothing because something is away.", each, registry=into
         )
         self._prefetch = Gauge(
             "postroad_consumer_prefetch_limit", "Deliveries that a consumer takes ahead.", each, registry=into
