@@ -58,7 +58,10 @@ class ConsumerSubscribed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGone(Signal):
-    """Our consumer no longer stands on its queue; `cause` is broker, channel_closed, connection or stopped (by us)."""
+    """Our consumer no longer stands on its queue.
+
+    `cause` is broker, channel_closed, connection, watchdog (the broker did not know of it) or stopped (by us).
+    """
 
     consumer: str
     cause: str

@@ -32,7 +32,8 @@ class AmqpSettings:
 
     `heartbeat` is negotiated with the broker; a silent connection is given up after it and five seconds more.
     `vouch` sends the connection's user as `user_id`, which the broker checks. `first` and `most` bound the wait before
-    a reconnect (full jitter); the count of tries starts anew once a connection has stood for `stable`.
+    a reconnect (full jitter); the count of tries starts anew once a connection has stood for `stable`. Each `watch` the
+    broker is asked how many messages and consumers each of our queues has.
     """
 
     heartbeat: timedelta = seconds(15)
@@ -42,6 +43,7 @@ class AmqpSettings:
     first: timedelta = seconds(0.25)
     most: timedelta = seconds(30)
     stable: timedelta = seconds(10)
+    watch: timedelta = seconds(10)
     vouch: bool = False
     name: str = "postroad"
 

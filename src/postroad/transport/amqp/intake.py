@@ -14,6 +14,7 @@ from postroad.signals.catalog import ChannelClosed, ConsumerGone, ConsumerSubscr
 from postroad.transport.amqp import faults
 from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.owed import Owed
+from postroad.transport.amqp.watch import Watch
 from postroad.transport.base import Incoming, Tag
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class AmqpIntake:
         self._tries = 0
         self._subscribed_at = 0.0
         self._retry: asyncio.TimerHandle | None = None
+        self._watch = Watch(queue, every=settings.watch, signals=signals, missing=self._renew)
         self._cancelled: list[asyncio.Future[None]] = []
         self._last_channel: Any = None  # The one that `stop` closes, and who waits for that.
         self._last_done: asyncio.Future[None] | None = None
@@ -206,6 +208,7 @@ class AmqpIntake:
             return
         self.trouble = ""
         self._subscribed_at = self._clock.monotonic()
+        self._watch.begin(channel)
         self._signals.emit(ConsumerSubscribed(self.queue, self._prefetch))
         self._changed()
 
@@ -234,8 +237,11 @@ class AmqpIntake:
     def _cancelled_by_broker(self, frame: Any) -> None:
         if frame.method.consumer_tag != self._consumer_tag:
             return
+        self._renew("the broker cancelled the consumer", cause="broker")
+
+    def _renew(self, reason: str = "the broker does not know of the consumer", *, cause: str = "watchdog") -> None:
         channel = self._channel
-        self._forget("the broker cancelled the consumer", cause="broker")
+        self._forget(reason, cause=cause)
         _close(channel)
         self._again()
 
@@ -263,6 +269,7 @@ class AmqpIntake:
     def _forget(self, reason: str, *, cause: str) -> None:
         """The channel is gone: so is everything that came by it."""
         stood = not self.trouble
+        self._watch.end()
         self._channel = None
         self._consumer_tag = ""
         self._owed = Owed()
@@ -337,6 +344,7 @@ class AmqpIntake:
     def _cancel(self, done: asyncio.Future[None]) -> None:
         stood = not self.trouble
         self.wanted = False
+        self._watch.end()
         tag, self._consumer_tag = self._consumer_tag, ""
         if self._retry is not None:
             self._retry.cancel()
