@@ -12,7 +12,11 @@ PYTEST ?=
 # Options of the benchmark: --rounds, --count, --only.
 BENCH ?=
 
-.PHONY: help setup demo test sabotage bench check lint types floors fmt clean
+# How long a soak lasts, and the seed that its faults are drawn from.
+MINUTES ?= 10
+SEED ?= 1
+
+.PHONY: help setup demo test sabotage soak bench check lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +35,9 @@ test: setup ## The whole suite, in parallel, on servers that it starts by itself
 
 sabotage: setup ## Each mechanism switched off in turn, by tests: every one must turn its test red
 	PYTHONPATH=tests $(BIN)/pytest -p sabotage_report -m sabotage -n $(JOBS) --dist=loadgroup -q $(PYTEST)
+
+soak: setup ## Traffic with faults drawn from SEED for MINUTES, and a checker that knows only the promises
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED)
 
 bench: setup .stamps/bench ## Rates against a hand-written floor and a peer, as ratios; benchmarks/results/latest.json
 	$(BIN)/python benchmarks/run.py $(BENCH)

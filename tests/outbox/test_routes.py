@@ -229,3 +229,47 @@ async def test_without_passing_it_over_a_queue_that_never_answers_would_slow_the
 ):
     quiet, troubled = await beside_a_hung_queue(await road(vhost), vhost, rabbit)
     assert troubled > bound(quiet)
+
+
+# --- all of it at once ------------------------------------------------------------------------------------------------
+
+
+FULL = "flights.hold.filled.v1"
+
+
+async def beside_all_of_it(road: Road, url: str, rabbit: Any) -> tuple[float, float]:
+    """A queue that never answers, one that is full, an exchange that is not there and a type without a queue."""
+    full = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+
+    def bind(channel: Any) -> None:
+        for queue, arguments, route in (("hung", {"x-queue-type": "quorum"}, HUNG), ("full", full, FULL)):
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            channel.queue_bind(queue, "flights.events", route)
+
+    def beside(tick: int) -> list[Any]:
+        routes = [HUNG, FULL, *([BAD, STRANGER] if tick % 5 == 0 else [])]
+        return [an_event(f"{route}-{tick}", route=route, type=route[:-3]) for route in routes]
+
+    await at_the_broker(url, bind)
+    quiet = await road.p99()
+    process = f"'{url.rpartition('/')[2]}_hung'"
+    rabbit.evaluate(f"sys:suspend({process})")
+    try:
+        return quiet, await road.p99(beside, lasts=2 * LASTS)
+    finally:
+        rabbit.evaluate(f"sys:resume({process})")
+
+
+@pytest.mark.heavy
+async def test_whatever_is_wrong_with_four_routes_at_once_does_not_slow_the_others(road, vhost, rabbit):
+    there = await road(vhost)
+    well, pairs = await undisturbed(lambda: beside_all_of_it(there, vhost, rabbit))
+    assert well, pairs
+    assert {BAD, FULL, STRANGER} <= set(there.running.dispatcher._routes.blocked())
+
+
+@pytest.mark.heavy
+@pytest.mark.sabotage
+async def test_without_the_breaker_they_would_slow_the_others_all_together(road, vhost, rabbit, no_breaker):
+    quiet, troubled = await beside_all_of_it(await road(vhost), vhost, rabbit)
+    assert troubled > bound(quiet)
