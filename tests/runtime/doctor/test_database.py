@@ -5,7 +5,13 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
+from pydantic import BaseModel
 
+from postroad.consume import consumer
+from postroad.events import Subscription
+from postroad.runtime.app import App, Wires
+from postroad.runtime.doctor import Subject
+from postroad.runtime.settings import read_settings
 from postroad.testing.postgres import Postgres, identifier
 from runtime.doctor.patients import holding, severity
 
@@ -138,3 +144,20 @@ def test_the_bill_is_made_for_each_role(examine):
     (finding,) = examine()["connections"]
     assert "dispatch 7, consume 16, work 16, maintain 7, together 16" in finding.found
     assert severity(examine(app=False)["connections"]) == "not checked"
+
+
+class Order(BaseModel):
+    """What the consumer below reads."""
+
+    order: str
+
+
+def test_the_bill_counts_the_threads_of_def_handlers(runtime_url):
+    @consumer(Subscription("orders.order.placed", version=1, model=Order), name="billing.threads", concurrency=5)
+    def handle(event, delivery):
+        pass
+
+    declarations = App("billing", consumers=[handle]).declarations
+    given = {"POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": "amqp://guest@localhost"}
+    bill = Subject(declarations, Wires(declarations, {}).connections).bill(read_settings(given))
+    assert bill["consume"] - bill["maintain"] == 1 + 5  # One to keep what failed, and one for each thread.

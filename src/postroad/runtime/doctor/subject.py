@@ -54,9 +54,17 @@ class Subject:
         alone = {str(role): frozenset({role}) for role in Role if role in settings.roles}
         cases = {**alone, "together": settings.roles}
         return {
-            name: (settings.pool_size or self.pooled(replace(settings, roles=roles))) + _HEARTBEAT
+            name: self._threads(roles)
+            + (settings.pool_size or self.pooled(replace(settings, roles=roles)))
+            + _HEARTBEAT
             for name, roles in cases.items()
         }
+
+    def _threads(self, roles: frozenset[Role]) -> int:
+        """The connections of ``def`` handlers: one for each thread, beside the pool."""
+        if not roles & {Role.CONSUME, Role.WORK}:
+            return 0
+        return sum(consumer.concurrency for consumer in self.consumers if consumer.threaded)
 
 
 def examine_settings(settings: Settings) -> list[Finding]:
