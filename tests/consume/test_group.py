@@ -535,6 +535,31 @@ async def test_a_group_that_is_cancelled_before_it_began_gives_its_deliveries_ba
     assert started(here) == 0
 
 
+async def one_that_hangs(here, queue, sql):
+    async def hangs(_):
+        await asyncio.Event().wait()
+
+    for number in range(COUNT):
+        queue.put(body(f"{number}"))
+    async with here.consuming(billing(hangs, max_runtime=seconds(4)), queue.intake(), retries=True):
+        async with asyncio.timeout(3):
+            await here.settled(COUNT - 1, result=DeliveryResult.OK)
+        assert here.heard.all(DeliveryDelayed) == []
+        await here.settled(COUNT, result=DeliveryResult.OK)
+    await once_each(sql)
+
+
+async def test_a_member_that_hangs_keeps_the_others_waiting_for_a_moment_only(here, queue, sql, mode, monkeypatch):
+    monkeypatch.setattr(group, "STALLED", seconds(0.3))
+    await one_that_hangs(here, queue, sql)
+
+
+@pytest.mark.sabotage
+async def test_without_that_patience_they_would_wait_for_its_time_limit(here, queue, sql):
+    with pytest.raises(TimeoutError):
+        await one_that_hangs(here, queue, sql)
+
+
 @pytest.mark.parametrize("waits", ["a group", "a slot"])
 async def test_what_waits_for_a_seat_while_the_service_stops_goes_back(here, queue, sql, waits):
     go, begun = asyncio.Event(), []

@@ -33,6 +33,7 @@ PATIENCE: Final = seconds(0.02)
 """How long a statement of a group waits for a lock: members before it hold theirs, and others may wait for those."""
 
 STALLED: Final = seconds(1)
+"""How long the members of a group wait for one that goes on: then it is rolled back, and each runs alone."""
 
 ENTER: Final = Statement("SAVEPOINT postroad_member", command=True)
 LEAVE: Final = Statement(
@@ -78,6 +79,7 @@ class _Book:
 
     attempts: Attempts
     turn: Turn
+    patience: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     began: float = 0.0
     ended: list[tuple[HandlerRun, Outcome]] = field(default_factory=list)
     plans: list[tuple[Arrival, Plan]] = field(default_factory=list)
@@ -90,6 +92,7 @@ class _Book:
         """Wait until the members may run."""
         await self.turn.wait()
         self.began = self.attempts.clock.monotonic()
+        self.patience.reschedule(asyncio.get_running_loop().time() + STALLED.total_seconds())
 
     def is_old(self) -> bool:
         """Whether the group commits before it runs another member."""
@@ -243,10 +246,14 @@ class Group:
                     run.unit = unit
                 pipeline = grouped(attempts.schema, attempts.consumer, runs, book, savepoints=not optimistic)
                 try:
-                    await unit.drive(pipeline)
+                    async with book.patience:
+                        await unit.drive(pipeline)
                 finally:
                     book.turn.end()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about
+            if book.patience.expired():
+                gears.punish()
+                return Parting((), copies, first)
             if optimistic and _savepoints_would_help(error, runs):
                 collided = abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error))
                 (gears.collided if collided else gears.failed)()
