@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import Attempts, ConsumerService, Retries
+from postroad.consume.alone import Alone
 from postroad.errors import PostroadError, TopologyError, UsageError
 from postroad.events import Subscribers
 from postroad.outbox.dispatcher import Dispatcher
@@ -265,12 +266,13 @@ class Wires:
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:
         """A claimer for all retries, and a service per consumer that shares its key lanes with them."""
         roles = ground.settings.roles
-        own = AsyncpgTransactions(database.manager)
+        own, alone = AsyncpgTransactions(database.manager), Alone()
         self._attempts = [
             Attempts(
                 consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
                 custody=own if consumer.on is None else None, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
+                alone=alone, process=ground.holder,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
