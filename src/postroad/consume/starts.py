@@ -1,4 +1,4 @@
-"""Starts of redelivered messages that nothing has answered yet: the table `starts`, which finds what kills processes."""
+"""Starts of redelivered messages that nothing has answered: the table `starts`, by which a killer is found."""
 
 from __future__ import annotations
 

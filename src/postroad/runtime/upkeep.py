@@ -32,8 +32,8 @@ class Maintained:
     Of days to come: partitions *made*, days *kept* in the DEFAULT one, *busy* ones, and the *days_ahead*. Of days that
     are over: partitions *dropped*, those still *needed* with what needs them, those *held* by others at the moment.
     Rows deleted: events in DEFAULT partitions, finished work in days that could not go whole, resolved quarantine,
-    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone, and starts
-    that nothing answered for a week.
+    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone, and
+    starts that nothing answered for a week.
     """
 
     made: int

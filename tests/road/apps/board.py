@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,13 @@ async def see(event: Parcel, delivery: Delivery[Connection]) -> None:
         case "freeze":  # Holds the interpreter's lock too: no thread of ours runs meanwhile.
             ctypes.PyDLL(None).sleep(int(argument))
         case "fail" if delivery.attempt <= int(argument):
+            raise ValueError(event.note)
+        case "die":  # After a while, so that others run beside it.
+            await asyncio.sleep(float(argument))
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die later" if delivery.attempt > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die later":
             raise ValueError(event.note)
         case "break":
             raise KeyError(event.note)
