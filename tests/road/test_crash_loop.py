@@ -48,7 +48,7 @@ def a_poison_among_neighbours(road: Road, *, most: int = STARTED + 3, **settings
     road.stage(
         [
             *(ParcelMoved(number=number, act="wait:0.6") for number in BESIDE),
-            ParcelMoved(number=POISON, act="die:0.3"),
+            ParcelMoved(number=POISON, act="die:0"),
             *(ParcelMoved(number=number) for number in BEHIND),
         ]
     )
@@ -101,7 +101,7 @@ def test_a_process_that_is_told_to_stop_leaves_no_start(road: Road) -> None:
     road.dispatcher()
     road.publish([1], act="wait:60")
     until(lambda: killed(first))
-    second = road.board(POSTROAD_SHUTDOWN_GRACE_SECONDS="2")
+    second = road.board(POSTROAD_GRACE_SECONDS="3")
     until(lambda: road.count("postroad.starts") == 1)
     second.wait_for("handler_started")
     second.stop()
@@ -113,7 +113,7 @@ def test_a_process_that_is_told_to_stop_leaves_no_start(road: Road) -> None:
 def test_a_retry_that_kills_its_worker_for_ever_ends_in_quarantine(road: Road) -> None:
     road.board().stop()
     road.dispatcher()
-    road.publish([1], act="die later")
+    road.publish([1], act="die:1")
     boards = boards_until(road, lambda: road.count("postroad.quarantine") == 1, most=6)
     ((row),) = road.quarantined()
     assert (row["code"], row["attempt"]) == ("PR507", 4)

@@ -186,7 +186,8 @@ def _released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
     if row.kind == "event":
         number = yield from release_event(schema, row, by=by)
         return Released(row.id, row.kind, row.queue, "outbox", number, by)
-    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; only deliveries, dead letters and events can")
+    remedy = "only deliveries, dead letters and events can be retried"
+    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; {remedy}")
 
 
 def as_row(kept: Kept) -> dict[str, Any]:

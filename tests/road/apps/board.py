@@ -60,12 +60,10 @@ async def see(event: Parcel, delivery: Delivery[Connection]) -> None:
             ctypes.PyDLL(None).sleep(int(argument))
         case "fail" if delivery.attempt <= int(argument):
             raise ValueError(event.note)
-        case "die":  # After a while, so that others run beside it.
-            await asyncio.sleep(float(argument))
+        case "die" if delivery.attempt > int(argument):  # After a moment, so that others run beside it.
+            await asyncio.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)
-        case "die later" if delivery.attempt > 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "die later":
+        case "die":
             raise ValueError(event.note)
         case "break":
             raise KeyError(event.note)
