@@ -10,10 +10,11 @@ import pytest
 
 from road.apps.parcels import ParcelMoved
 from road.roads import QUEUE, Road, told, until
-from runtime.processes import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 POISON, BESIDE, BEHIND = 99, range(6), range(6, 20)
@@ -26,17 +27,11 @@ def killed(running: Running) -> bool:
     return running.process.poll() == -signal.SIGKILL
 
 
-def a_board(road: Road, **settings: str) -> Running:
-    """One that need not live long enough to come up."""
-    given = {**road.settings, **settings}
-    return road.processes.enter_context(Running("road.apps.board:app", "--only", "consume,work", **given))
-
-
 def boards_until(road: Road, done: Callable[[], bool], *, most: int, **settings: str) -> list[Running]:
     """Start a board again whenever it was killed, until `done` or so many were; returns them all."""
     boards: list[Running] = []
     while len(boards) < most and not done():
-        boards.append(a_board(road, **settings))
+        boards.append(road.starting_board(**settings))
         until(lambda: killed(boards[-1]) or done())
     return boards
 

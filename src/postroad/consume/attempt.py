@@ -171,12 +171,12 @@ class Attempts:
         try:
             async with self.alone.beside():
                 begun = await self.starts.begin(key, most=SHARED)
-                if begun.number:
+                if begun.noted:
                     return await self._started(arrival, begun, alone=False)
             if begun.claim is Claim.FRESH:
                 async with self.alone.alone():
                     begun = await self.starts.begin(key, most=MOST)
-                    if begun.number:
+                    if begun.noted:
                         return await self._started(arrival, begun, alone=True)
         except Exception as error:
             if connection_like(error):
@@ -199,7 +199,7 @@ class Attempts:
             settled = outcome.end in SETTLED
         finally:
             if not settled:
-                self.starts.void(key, begun)
+                self.starts.void(key)
         if not settled and outcome.end is not End.AWAY:
             await self.starts.take_back()
         return outcome

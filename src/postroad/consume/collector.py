@@ -91,8 +91,8 @@ class Collector:
                 if connection_like(error):
                     return batch[at:]
                 raise
-            self._intake.ack([incoming.tag])
             self._tell(letter, fresh=fresh)
+            self._intake.ack([incoming.tag])
         return ()
 
     def _tell(self, letter: DeadLetter, *, fresh: bool) -> None:

@@ -30,14 +30,14 @@ _BATCH: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What came of noting a start: its `number`, or 0 where none was noted.
+    """What came of noting a start: whether it was `noted`.
 
     `claim` says whether an outcome stands, or another process has the message open. `unanswered` counts the starts by
     processes other than this one, which lives.
     """
 
     claim: Claim
-    number: int
+    noted: bool
     unanswered: int
 
 
@@ -48,13 +48,13 @@ def begin(schema: str, consumer: str, key: UUID, process: UUID, *, most: int) ->
     about to be answered. Where an outcome stands, it answers what stands here.
     """
     (row,) = yield QUERIES.statement("start", schema, consumer, key, process, most)
-    unanswered, number = int(row["unanswered"]), int(row["number"] or 0)
+    unanswered, noted = int(row["unanswered"]), bool(row["noted"])
     if row["standing"] is not None:
         yield from answered(schema, consumer, key)
-        return Begun(Claim.DUPLICATE, 0, unanswered)
-    if not row["had"] or (not number and unanswered < most):  # The latter: another was noted at this moment.
-        return Begun(Claim.BUSY, 0, unanswered)
-    return Begun(Claim.FRESH, number, unanswered)
+        return Begun(Claim.DUPLICATE, noted=False, unanswered=unanswered)
+    if not row["had"] or (not noted and unanswered < most):  # The latter: another was noted at this moment.
+        return Begun(Claim.BUSY, noted=False, unanswered=unanswered)
+    return Begun(Claim.FRESH, noted, unanswered)
 
 
 def answered(schema: str, consumer: str, key: UUID) -> Pipeline[None]:
@@ -89,26 +89,31 @@ class Starts:
         self._schema = schema
         self._consumer = consumer
         self._process = process
-        self._owed: set[tuple[UUID, int]] = set()
+        self._owed: set[UUID] = set()
 
     async def begin(self, key: UUID, *, most: int) -> Begun:
-        """See the function, in a transaction of its own."""
-        async with self._transactions.begin() as unit:
-            return await unit.drive(begin(self._schema, self._consumer, key, self._process, most=most))
+        """See the function, in a transaction of its own. Where nobody knows whether it committed, it is taken back."""
+        try:
+            async with self._transactions.begin() as unit:
+                begun = await unit.drive(begin(self._schema, self._consumer, key, self._process, most=most))
+        except BaseException:
+            self.void(key)
+            raise
+        self._owed.discard(key)
+        return begun
 
-    def void(self, key: UUID, begun: Begun) -> None:
-        """This start is to be taken back; asks nobody."""
-        self._owed.add((key, begun.number))
+    def void(self, key: UUID) -> None:
+        """What this process has noted of `key` is to be taken back; asks nobody."""
+        self._owed.add(key)
 
     async def take_back(self) -> None:
         """Remove what is to be taken back; what cannot be now stays owed. Repeating is harmless."""
         owed = sorted(self._owed)
         if not owed:
             return
-        keys, numbers = [key for key, _ in owed], [number for _, number in owed]
         async with self._transactions.begin() as unit:
-            await unit.drive(self._removed(keys, numbers))
+            await unit.drive(self._removed(owed))
         self._owed.difference_update(owed)
 
-    def _removed(self, keys: list[UUID], numbers: list[int]) -> Pipeline[None]:
-        yield QUERIES.statement("take_back", self._schema, self._consumer, keys, numbers, self._process)
+    def _removed(self, keys: list[UUID]) -> Pipeline[None]:
+        yield QUERIES.statement("take_back", self._schema, self._consumer, keys, self._process)

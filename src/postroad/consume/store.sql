@@ -148,7 +148,7 @@ WITH locked AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING start
 )
-SELECT locked.had, found.unanswered, (SELECT begun.start FROM begun) AS number,
+SELECT locked.had, found.unanswered, EXISTS (SELECT FROM begun) AS noted,
        (SELECT inbox.outcome FROM {schema}.inbox WHERE inbox.consumer = $1 AND inbox.message_key = $2) AS standing
   FROM locked
  CROSS JOIN found;
@@ -159,11 +159,9 @@ DELETE FROM {schema}.starts
  WHERE consumer = $1 AND message_key = $2;
 
 -- name: take_back
--- Remove starts of process $4, by message and number: it lives, and they ended without an outcome.
+-- Remove what process $3 has noted of messages $2: it lives, and they ended without an outcome.
 DELETE FROM {schema}.starts
- USING unnest($2::uuid[], $3::integer[]) AS void (message_key, start)
- WHERE starts.consumer = $1 AND starts.process = $4
-   AND starts.message_key = void.message_key AND starts.start = void.start;
+ WHERE consumer = $1 AND message_key = ANY ($2::uuid[]) AND process = $3;
 
 -- name: expire_starts
 -- Delete starts older than $1, at most $2: what they are of has not come for long.
