@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consume.bench import AT_ONCE, Order, body
+from consume.bench import AT_ONCE, MemoryIntake, Order, body
 from consume.broker import NAME, TOPOLOGY, road
 from consume.kinds import Gate
 from postroad.consume import consumer
@@ -286,3 +286,18 @@ async def test_what_somebody_rejects_is_collected_from_a_real_broker_once(here, 
             await until(lambda: bool(here.heard.all(DeadLetterCollected) + there.heard.all(DeadLetterCollected)))
         assert await made.transport.depths([dead_letter_queue(NAME)]) == {dead_letter_queue(NAME): 0}
     assert await rows(sql) == [KEPT]
+
+
+@pytest.mark.sabotage
+async def test_acked_before_it_is_kept_a_dead_letter_would_be_lost(here, queue, sql, database, monkeypatch):
+    take = MemoryIntake.take
+
+    async def taken(self, most):
+        batch = await take(self, most)
+        self.ack([incoming.tag for incoming in batch])
+        return batch
+
+    monkeypatch.setattr(MemoryIntake, "take", taken)
+    with pytest.raises(AssertionError):
+        await away(here, queue, sql, database)
+    assert await rows(sql) == []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from postroad.transport.base import Incoming, Intake
 
 PREFETCH: Final = 16
+_LET_GO: Final = seconds(2)
 _PROBE: Final = Backoff(first=seconds(0.4), most=seconds(5), attempts=1)
 
 
@@ -64,10 +65,17 @@ class Collector:
             if collecting.done():
                 collecting.result()
         finally:
-            for task in (collecting, stopping):
-                task.cancel()
-            await asyncio.wait([collecting])
-            await (self._intake.stop() if stop.is_set() else self._pause())
+            ending = self._owner.task(
+                self._let_go([collecting, stopping], stopped=stop.is_set()), name=f"{self.name}:let-go"
+            )
+            await asyncio.shield(ending)
+
+    async def _let_go(self, tasks: Sequence[asyncio.Task[Any]], *, stopped: bool) -> None:
+        """What is kept is acked or comes again; what is not goes back with the channel."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_LET_GO.total_seconds())
+        await (self._intake.stop() if stopped else self._pause())
 
     async def _collect(self, ready: Readiness) -> None:
         ready.up()
