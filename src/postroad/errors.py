@@ -37,6 +37,8 @@ CODES: Final[dict[str, str]] = {
     "PR508": "a body that must exist is missing from the log",
     "PR509": "the broker refuses an event for good",
     "PR510": "a delivery is older than what its consumer remembers",
+    "PR511": "a delivery kills the process that starts it",
+    "PR512": "the broker took a message out of its consumer's queue",
 }
 """Every code and its meaning; ``docs/errors.md`` lists the same, and a test compares the two."""
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from consume.kinds import as_def
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.consume import Attempts, ConsumerService, Retries, consumer_of
+from postroad.consume.collector import Collector
 from postroad.events import Producer
 from postroad.events.envelope import CONTENT_TYPE, encode
 from postroad.events.event_type import event_type_of
@@ -242,6 +243,19 @@ class Process:
             yield
         finally:
             await _ended(self.stop, self.run)
+
+    @asynccontextmanager
+    async def collecting(self, function: Any, intake: Any, *, ready: Ready | None = None) -> AsyncIterator[Collector]:
+        collector = Collector(
+            consumer_of(function), intake=intake, transactions=AsyncpgTransactions(self.manager), database=self.manager,
+            schema=SCHEMA, owner=self.owner, signals=self.signals, clock=SYSTEM_CLOCK, chance=random.random,
+        )  # fmt: skip
+        stop = asyncio.Event()
+        task = asyncio.create_task(collector.run(stop, ready or Ready()))
+        try:
+            yield collector
+        finally:
+            await _ended(stop, task)
 
     @asynccontextmanager
     async def _claimer(self, attempts: Attempts) -> AsyncIterator[Claimer]:

@@ -69,6 +69,11 @@ class Road:
         """A consumer that has come up; it makes its queues."""
         return self._start("road.apps.board:app", "consume,work", settings)
 
+    def starting_board(self, **settings: str) -> Running:
+        """A consumer that need not live long enough to come up."""
+        given = {**self.settings, **settings}
+        return self.processes.enter_context(Running("road.apps.board:app", "--only", "consume,work", **given))
+
     def _start(self, app: str, roles: str, settings: dict[str, str]) -> Running:
         running = self.processes.enter_context(Running(app, "--only", roles, **{**self.settings, **settings}))
         running.ready()

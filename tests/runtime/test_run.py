@@ -77,7 +77,14 @@ def test_an_app_starts_becomes_ready_carries_an_event_and_stops_with_a_receipt(
         until(lambda: booked(postgres, database) == (20, 20))
         assert fetch(port, "/health/live")[0] == 200
         services = json.loads(fetch(port, "/health/ready")[1])["services"]
-        assert services.keys() == {"transport", "work", "consumer:orders.book", "dispatcher", "maintain"}
+        assert services.keys() == {
+            "transport",
+            "work",
+            "consumer:orders.book",
+            "collector:orders.book",
+            "dispatcher",
+            "maintain",
+        }
         status, metrics = fetch(port, "/metrics")
         assert status == 200
         assert 'postroad_consumer_messages_total{consumer="orders.book"' in metrics

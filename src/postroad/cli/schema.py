@@ -78,4 +78,4 @@ def maintain(*, json: show.AsJson = False) -> None:
         show.line(f"kept: {name}, in use at the moment; the next round tries again")
     rows = f"{done.events} events in DEFAULT, {done.finished} finished, {done.resolved} resolved in quarantine"
     marks = f"{done.marks} inbox marks before {done.marks_before:%Y-%m-%d %H:%M} UTC"
-    show.line(f"rows deleted: {rows}, {marks}, {done.leases} leases")
+    show.line(f"rows deleted: {rows}, {marks}, {done.leases} leases, {done.starts} starts")

@@ -64,6 +64,11 @@ class Arrival:
         return None if envelope is None else envelope.recorded or envelope.time
 
     @property
+    def suspect(self) -> bool:
+        """Whether a process may have died over it: it came before, and what became of that nobody said."""
+        return self.redelivered and self.row is None and self.message_key is not None
+
+    @property
     def event_type(self) -> str:
         """Its type where this consumer knows it: bounded, so that it may be a label."""
         return UNKNOWN_TYPE if self.subscription is None else self.subscription.type

@@ -8,14 +8,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
+from postroad.consume.alone import Alone
 from postroad.consume.arrival import Arrival, dated
 from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
-from postroad.consume.inbox import Mark
+from postroad.consume.inbox import Claim, Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.limit import TimeLimit
 from postroad.consume.outage import DependencyProbe
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
+from postroad.consume.starts import MOST, SHARED, Begun, Starts, crashed
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
 from postroad.retry import Backoff
@@ -25,6 +27,8 @@ from postroad.signals.catalog import (
     DeliveryQuarantined,
     DeliveryResult,
     LateWriteRefused,
+    SuspectStarted,
+    TaskFailed,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +70,7 @@ SETTLED: Final = frozenset(RESULTS)
 
 _LOOK: Final = Backoff(first=seconds(0.05), most=seconds(1), attempts=1)
 _LOOKS: Final = 20
+_TAKE_BACK: Final = seconds(1)
 _REMEMBERED: Final = 1000
 _NO_RULES: Final = Rules()
 MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
@@ -75,6 +80,7 @@ REACHED: Final = {
     Passage.STALE: End.DROPPED,
     Passage.BUSY: End.BUSY,
 }
+_NOT_BEGUN: Final = {Claim.DUPLICATE: End.DUPLICATE, Claim.BUSY: End.BUSY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +101,21 @@ class Attempts:
 
     `lanes` keeps messages of one key apart, and whoever runs one has one of the `seats`, deliveries and retries alike;
     `away` is told of a missing dependency.
+
+    A redelivered message may be what killed its process: its start is committed before its handler runs (`starts`).
+    With two that nothing answered it runs with nothing beside it in the process (`alone`, which all consumers of a
+    process share), as a row of `work` does whose worker died; with four it is quarantined and not run.
     """
 
     def __init__(
         self, consumer: Consumer[Any], *, transactions: Transactions[Any], schema: str, resources: Resources,
         signals: Signals, clock: Clock, chance: Callable[[], float], custody: Transactions[Any] | None = None,
+        alone: Alone | None = None, process: UUID | None = None,
     ) -> None:  # fmt: skip
         """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries.
 
         What failed is kept in transactions of `custody`, where no handler can hold them up (default `transactions`).
+        `process` is what starts are noted under: new for each run of the process.
         """
         self.consumer = consumer
         self.transactions = transactions
@@ -124,6 +136,10 @@ class Attempts:
             dependency.name: DependencyProbe(dependency, resources, clock)
             for dependency in consumer.rules.down.values()
         }
+        self.alone = alone or Alone()
+        self.starts = Starts(
+            self._custody, schema=schema, consumer=consumer.name, process=process or clock.new_id()
+        )  # fmt: skip
         self._lost: dict[UUID | None, None] = {}
         self.away: Callable[[str], None] = _nobody
 
@@ -135,6 +151,13 @@ class Attempts:
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)
+        if arrival.suspect:
+            return await self._suspected(arrival)
+        dangerous = arrival.row is not None and arrival.row.suspect
+        async with self.alone.alone() if dangerous else self.alone.beside():
+            return await self._run(arrival)
+
+    async def _run(self, arrival: Arrival) -> Outcome:
         run = (ThreadRun if self.consumer.threaded else HandlerRun)(self.around, arrival)
         try:
             return await self._handle(run)
@@ -147,6 +170,58 @@ class Attempts:
             return await self._fail(run, error)
         finally:
             run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
+
+    async def _suspected(self, arrival: Arrival) -> Outcome:
+        """Run what may have killed a process before: beside others, then alone, then not at all."""
+        key = arrival.message_key
+        assert key is not None
+        try:
+            async with self.alone.beside():
+                begun = await self.starts.begin(key, most=SHARED)
+                if begun.noted:
+                    return await self._started(arrival, begun, alone=False)
+            if begun.claim is Claim.FRESH:
+                async with self.alone.alone():
+                    begun = await self.starts.begin(key, most=MOST)
+                    if begun.noted:
+                        return await self._started(arrival, begun, alone=True)
+        except Exception as error:
+            if connection_like(error):
+                return Outcome(End.AWAY, "database")
+            raise
+        if begun.claim is not Claim.FRESH:
+            return Outcome(_NOT_BEGUN[begun.claim])
+        return await self._keep(arrival, crashed(begun.unanswered))
+
+    async def _started(self, arrival: Arrival, begun: Begun, *, alone: bool) -> Outcome:
+        """Run it; without an outcome its start is taken back."""
+        key = arrival.message_key
+        assert key is not None
+        if begun.unanswered:
+            suspect = SuspectStarted(self.consumer.name, arrival.event_type, begun.unanswered, alone=alone)
+            self.signals.emit(suspect)
+        settled = False
+        try:
+            outcome = await self._run(arrival)
+            settled = outcome.end in SETTLED
+        finally:
+            if not settled:
+                self.starts.void(key)
+        if not settled and outcome.end is not End.AWAY:
+            await self.starts.take_back()
+        return outcome
+
+    async def take_back(self) -> None:
+        """Take back the starts that ended without an outcome here, as far as that takes a second; never raises.
+
+        Call it when the database is back, and before deliveries are given back at the end.
+        """
+        try:
+            async with asyncio.timeout(_TAKE_BACK.total_seconds()):
+                await self.starts.take_back()
+        except Exception as error:  # noqa: BLE001 - on the way down deliveries must still be given back
+            if not isinstance(error, TimeoutError) and not connection_like(error):
+                self.signals.emit(TaskFailed(self.consumer.name, type(error).__name__, "starts are not taken back"))
 
     def cut_overdue(self) -> int:
         """Cut the connection of every handler that goes on two seconds after its time limit; how many. Call it often.

@@ -241,7 +241,7 @@ class Group:
         optimistic = gears.optimistic
         runs = [HandlerRun(attempts.around, arrival) for arrival in first]
         try:
-            async with attempts.transactions.begin() as unit:
+            async with attempts.alone.beside(), attempts.transactions.begin() as unit:
                 for run in runs:
                     run.unit = unit
                 pipeline = grouped(attempts.schema, attempts.consumer, runs, book, savepoints=not optimistic)

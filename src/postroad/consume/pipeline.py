@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.consume import inbox
+from postroad.consume import inbox, starts
 from postroad.consume.inbox import Claim, Mark
 from postroad.errors import ContractError, LeaseLost
 from postroad.failures import FailureClass, Verdict
@@ -38,6 +38,8 @@ class Passage(StrEnum):
 def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Callable[[], Any]) -> Pipeline[Passage]:
     """Inbox claim, order guard, handler, and the end of the row of `work` where it came from one.
 
+    An outcome answers the starts of a suspect.
+
     Raises:
         ContractError: PR510, it may have been handled before its consumer's marks of that time expired; roll back.
         LeaseLost: the row is another worker's by now; roll back.
@@ -47,7 +49,9 @@ def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Cal
         return found
     if arrival.aged and arrival.row is None:
         yield from _within_window(schema, consumer, arrival)
-    return (yield from passed(schema, consumer, arrival, handler))
+    passage = yield from passed(schema, consumer, arrival, handler)
+    yield from _answered(schema, consumer, arrival)
+    return passage
 
 
 def passed(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Callable[[], Any]) -> Pipeline[Passage]:
@@ -119,6 +123,7 @@ def kept(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> 
         if found is not None:
             return found
     yield from _put_away(schema, consumer, arrival, plan)
+    yield from _answered(schema, consumer, arrival)
     return Passage.KEPT
 
 
@@ -159,8 +164,15 @@ def _claimed(
     )
     if found is Claim.DUPLICATE:
         yield from _finished(schema, arrival, outcome="duplicate", reason=None)
+        yield from _answered(schema, consumer, arrival)
         return Passage.DUPLICATE
     return Passage.BUSY if found is Claim.BUSY else None
+
+
+def _answered(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[None]:
+    if arrival.suspect:
+        assert arrival.message_key is not None
+        yield from starts.answered(schema, consumer.name, arrival.message_key)
 
 
 def _within_window(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[None]:

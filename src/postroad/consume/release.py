@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
-    """Turn `row` (kind *delivery*, locked) into a ready row of `work` and resolve it, both or neither; the new id.
+    """Turn `row` (a delivery or dead letter, locked) into a ready row of `work` and resolve it, or neither; the new id.
 
     The mark stays *quarantined* until the retry turns it into something else, so that redeliveries meanwhile are
     duplicates. What was handled in the meantime ends as a duplicate: nothing takes effect twice.

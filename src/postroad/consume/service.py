@@ -336,6 +336,7 @@ class ConsumerService:
             return
         self._trouble.clear()
         self._raise()
+        await self._attempts.take_back()
         self._open = True
         await self._intake.resume()
         self._subscribed = True
@@ -377,6 +378,7 @@ class ConsumerService:
         if running:
             await asyncio.wait(running, timeout=_LET_GO.total_seconds())
         self._hand.returns += self._lanes.clear()
+        await self._attempts.take_back()  # before the broker gives them to somebody else
         if self._subscribed:
             await self._unsubscribe()
         self._flush()

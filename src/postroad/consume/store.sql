@@ -128,3 +128,43 @@ RETURNING mark.consumer;
 INSERT INTO {schema}.inbox (consumer, message_key, outcome, reason)
 VALUES ($1, $2, 'quarantined', $3)
 ON CONFLICT DO NOTHING;
+
+-- name: start
+-- Note that process $3 starts message $2 of consumer $1, unless $4 starts by other processes stand unanswered, or an
+-- outcome does. It never waits: while another process has the message open, `had` is false and nothing is noted.
+WITH locked AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2::uuid::text, 0)) AS had
+), found AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE process <> $3::uuid) AS unanswered, coalesce(max(start), 0) AS last
+      FROM {schema}.starts
+     WHERE consumer = $1 AND message_key = $2
+), begun AS (
+    INSERT INTO {schema}.starts (consumer, message_key, start, process)
+    SELECT $1, $2, found.last + 1, $3
+      FROM locked
+     CROSS JOIN found
+     WHERE locked.had AND found.unanswered < $4::bigint
+       AND NOT EXISTS (SELECT FROM {schema}.inbox WHERE inbox.consumer = $1 AND inbox.message_key = $2)
+    ON CONFLICT DO NOTHING
+    RETURNING start
+)
+SELECT locked.had, found.unanswered, EXISTS (SELECT FROM begun) AS noted,
+       (SELECT inbox.outcome FROM {schema}.inbox WHERE inbox.consumer = $1 AND inbox.message_key = $2) AS standing
+  FROM locked
+ CROSS JOIN found;
+
+-- name: answered
+-- Remove all starts of message $2: it has an outcome.
+DELETE FROM {schema}.starts
+ WHERE consumer = $1 AND message_key = $2;
+
+-- name: take_back
+-- Remove what process $3 has noted of messages $2: it lives, and they ended without an outcome.
+DELETE FROM {schema}.starts
+ WHERE consumer = $1 AND message_key = ANY ($2::uuid[]) AND process = $3;
+
+-- name: expire_starts
+-- Delete starts older than $1, at most $2: what they are of has not come for long.
+DELETE FROM {schema}.starts
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.starts WHERE at < $1::timestamptz LIMIT $2))
+RETURNING consumer;

@@ -77,7 +77,7 @@ class Counter:
                 self.add("unacked", heard.count)
             case DeliveriesAcked():
                 self.add("unacked", -heard.count)
-            case ConsumerSubscribed():
+            case ConsumerSubscribed() if not heard.consumer.endswith(".dlq"):
                 self.set("unacked", 0)
             case OutboxRead():
                 self.add("unconfirmed", heard.count)

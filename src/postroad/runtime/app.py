@@ -14,6 +14,9 @@ from typing_extensions import override
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import Attempts, ConsumerService, Retries
+from postroad.consume import collector as collectors
+from postroad.consume.alone import Alone
+from postroad.consume.collector import Collector
 from postroad.errors import PostroadError, TopologyError, UsageError
 from postroad.events import Subscribers
 from postroad.outbox.dispatcher import Dispatcher
@@ -28,6 +31,7 @@ from postroad.runtime.settings import Role, Settings, TopologyMode, read_setting
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
+from postroad.transport.topology import dead_letter_queue
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
 
@@ -265,12 +269,13 @@ class Wires:
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:
         """A claimer for all retries, and a service per consumer that shares its key lanes with them."""
         roles = ground.settings.roles
-        own = AsyncpgTransactions(database.manager)
+        own, alone = AsyncpgTransactions(database.manager), Alone()
         self._attempts = [
             Attempts(
                 consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
                 custody=own if consumer.on is None else None, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
+                alone=alone, process=ground.holder,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
@@ -278,6 +283,7 @@ class Wires:
         services: list[Service] = [] if claimer is None else [claimer]
         if Role.CONSUME in roles and ground.transport is not None:
             services += [self._consumer(ground, database, attempts, claimer) for attempts in self._attempts]
+            services += [self._collector(ground, database, consumer) for consumer in self._declared.consumers]
         return services
 
     def _claimer(self, ground: Ground, database: Database) -> Claimer:
@@ -296,6 +302,15 @@ class Wires:
         return ConsumerService(
             attempts, intake=ground.transport.intake(consumer.name, prefetch=consumer.prefetch),
             database=database.manager, work=claimer, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
+            chance=ground.chance,
+        )  # fmt: skip
+
+    def _collector(self, ground: Ground, database: Database, consumer: Consumer[Any]) -> Collector:
+        assert ground.transport is not None
+        intake = ground.transport.intake(dead_letter_queue(consumer.name), prefetch=collectors.PREFETCH)
+        return Collector(
+            consumer, intake=intake, transactions=AsyncpgTransactions(database.manager), database=database.manager,
+            schema=ground.settings.schema, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
             chance=ground.chance,
         )  # fmt: skip
 

@@ -91,7 +91,7 @@ class Maintainer:
             self._signals.emit(PartitionsKept(0, ahead, allowed=False))
             return
         self._signals.emit(PartitionsKept(done.made, done.days_ahead, allowed=True))
-        rows = done.events + done.finished + done.resolved
+        rows = done.events + done.finished + done.resolved + done.starts
         self._signals.emit(
             RetentionKept(len(done.dropped), len(done.needed), len(done.held), rows, done.marks, done.leases)
         )

@@ -180,13 +180,14 @@ def _released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
         raise UsageError("PR112", f"there is no row {row_id} in quarantine; see `postroad quarantine list`")
     if row.resolved_at is not None:
         raise UsageError("PR112", f"row {row_id} of quarantine was resolved at {row.resolved_at:%Y-%m-%d %H:%M} UTC")
-    if row.kind == "delivery":
+    if row.kind in {"delivery", "dead-letter"}:
         number = yield from release_delivery(schema, row, by=by)
         return Released(row.id, row.kind, row.queue, "work", number, by)
     if row.kind == "event":
         number = yield from release_event(schema, row, by=by)
         return Released(row.id, row.kind, row.queue, "outbox", number, by)
-    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; only deliveries and events can be retried")
+    remedy = "only deliveries, dead letters and events can be retried"
+    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; {remedy}")
 
 
 def as_row(kept: Kept) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from postroad.consume import inbox
+from postroad.consume import inbox, starts
 from postroad.leases import prune
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -32,7 +32,8 @@ class Maintained:
     Of days to come: partitions *made*, days *kept* in the DEFAULT one, *busy* ones, and the *days_ahead*. Of days that
     are over: partitions *dropped*, those still *needed* with what needs them, those *held* by others at the moment.
     Rows deleted: events in DEFAULT partitions, finished work in days that could not go whole, resolved quarantine,
-    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone.
+    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone, and
+    starts that nothing answered for a week.
     """
 
     made: int
@@ -48,6 +49,7 @@ class Maintained:
     marks: int = 0
     marks_before: datetime | None = None
     leases: int = 0
+    starts: int = 0
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Upkeep:
         before = self.now - self.remember
         expired = await self._expire_marks(before) if marks else 0
         leases = await drive(self._prune(), self.hand)
+        started = await self._batches(lambda: starts.expire(self.schema, now=self.now))
         return Maintained(
             made=made["made"], kept=made["kept"], busy=made["busy"],
             days_ahead=await days_ahead(self.connection, schema=self.schema),
@@ -90,7 +93,7 @@ class Upkeep:
             needed=[leaf for leaf in leaves if leaf.why not in {"dropped", "busy"}],
             held=[leaf.name for leaf in leaves if leaf.why == "busy"],
             events=events, finished=finished, resolved=resolved, marks=expired,
-            marks_before=before if marks else None, leases=leases,
+            marks_before=before if marks else None, leases=leases, starts=started,
         )  # fmt: skip
 
     async def _batches(self, act: Callable[[], Pipeline[int]]) -> int:

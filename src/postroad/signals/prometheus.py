@@ -72,6 +72,8 @@ class PrometheusSink:
             catalog.DeliverySettled: self._settled,
             catalog.DeliveryDelayed: self._delayed,
             catalog.DeliveryQuarantined: self._quarantined,
+            catalog.SuspectStarted: self._suspected,
+            catalog.DeadLetterCollected: self._collected,
             catalog.Unacked: self._unacked,
             catalog.WorkSettled: self._worked,
             catalog.WorkSlots: self._slots,
@@ -195,6 +197,18 @@ class PrometheusSink:
             "postroad_quarantine_messages_total",
             "Deliveries put into quarantine.",
             ["consumer", "reason_class"],
+            registry=into,
+        )
+        self._suspects = Counter(
+            "postroad_consumer_suspects_total",
+            "Starts of messages over which processes died before.",
+            ["consumer", "alone"],
+            registry=into,
+        )
+        self._dead = Counter(
+            "postroad_consumer_dead_letters_total",
+            "Messages that the broker took out of a consumer's queue, as they were collected.",
+            ["consumer", "reason"],
             registry=into,
         )
         self._kept_depth = Gauge(
@@ -321,6 +335,13 @@ class PrometheusSink:
 
     def _quarantined(self, signal: catalog.DeliveryQuarantined) -> None:
         self._child(self._kept, signal.consumer, signal.reason_class).inc()
+
+    def _suspected(self, signal: catalog.SuspectStarted) -> None:
+        self._child(self._suspects, signal.consumer, str(signal.alone).lower()).inc()
+
+    def _collected(self, signal: catalog.DeadLetterCollected) -> None:
+        if signal.fresh:
+            self._child(self._dead, signal.consumer, signal.reason).inc()
 
     def _unacked(self, signal: catalog.Unacked) -> None:
         self._child(self._owed, signal.consumer).set(signal.count)

@@ -17,7 +17,7 @@ WITH made AS (
         (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
     FROM {schema}.quarantine
-    WHERE id = $1 AND resolved_at IS NULL AND kind = 'delivery' AND key IS NOT NULL
+    WHERE id = $1 AND resolved_at IS NULL AND kind IN ('delivery', 'dead-letter') AND key IS NOT NULL
     ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id
 )

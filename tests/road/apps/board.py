@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,11 @@ async def see(event: Parcel, delivery: Delivery[Connection]) -> None:
         case "freeze":  # Holds the interpreter's lock too: no thread of ours runs meanwhile.
             ctypes.PyDLL(None).sleep(int(argument))
         case "fail" if delivery.attempt <= int(argument):
+            raise ValueError(event.note)
+        case "die" if delivery.attempt > int(argument):  # After a moment, so that others run beside it.
+            await asyncio.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die":
             raise ValueError(event.note)
         case "break":
             raise KeyError(event.note)

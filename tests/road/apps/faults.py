@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from postroad.clock import seconds
 from postroad.runtime import app
-from postroad.signals.catalog import DeliveriesCommitted, HandlerStarted, PublishesSettled, PublishResult
+from postroad.signals.catalog import (
+    DeadLetterCollected,
+    DeliveriesCommitted,
+    HandlerStarted,
+    PublishesSettled,
+    PublishResult,
+)
 from postroad.transport.amqp import AmqpSettings
 from road.apps import without
 
@@ -56,5 +62,7 @@ def _is_at(point: str, heard: Signal) -> bool:
             return isinstance(heard, HandlerStarted) and heard.attempt > 1
         case "committed":
             return isinstance(heard, DeliveriesCommitted)
+        case "collected":
+            return isinstance(heard, DeadLetterCollected)
         case _:
             return isinstance(heard, PublishesSettled) and heard.result is PublishResult.CONFIRMED

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from postroad import failures
 from postroad.consume import arrival, attempt, inbox
+from postroad.consume.alone import Alone
 from postroad.events import Subscription
 from postroad.events.envelope import message_key
 from postroad.leases.lease import Lease
@@ -44,6 +45,16 @@ def no_inbox() -> None:
     """Every delivery counts as fresh."""
     inbox.claim = _always(inbox.Claim.FRESH)  # type: ignore[assignment]
     inbox.claim_many = _all_fresh  # type: ignore[assignment]
+
+
+def no_starts() -> None:
+    """What came before is started as if it had not."""
+    arrival.Arrival.suspect = property(lambda _: False)  # type: ignore[assignment,method-assign]
+
+
+def no_solitude() -> None:
+    """Whoever asks to be alone runs beside the others."""
+    Alone.alone = Alone.beside  # type: ignore[method-assign]
 
 
 def no_order_guard() -> None:

@@ -170,7 +170,7 @@ POLICY: Final = Check(
 )  # fmt: skip
 DEAD: Final = Check(
     "queue.dead-letters", "messages that the broker itself took out of a queue",
-    "nothing yet, but nobody handles them", "look at the header x-death of what lies in the dead letter queue",
+    "nothing yet, but nobody handles them", "run a process with the role consume: it puts them into quarantine",
 )  # fmt: skip
 
 CHECKS: Final[tuple[Check, ...]] = (

@@ -2,6 +2,7 @@
 
 from postroad.signals.catalog.base import Level, Signal
 from postroad.signals.catalog.consume import (
+    DeadLetterCollected,
     DeliveriesAcked,
     DeliveriesCommitted,
     DeliveriesReceived,
@@ -12,6 +13,7 @@ from postroad.signals.catalog.consume import (
     HandlerStarted,
     IntakePaused,
     IntakeResumed,
+    SuspectStarted,
     Unacked,
 )
 from postroad.signals.catalog.leases import (
@@ -74,6 +76,7 @@ __all__ = [
     "ConnectionUp",
     "ConsumerGone",
     "ConsumerSubscribed",
+    "DeadLetterCollected",
     "DeliveriesAcked",
     "DeliveriesCommitted",
     "DeliveriesReceived",
@@ -113,6 +116,7 @@ __all__ = [
     "ShutdownReceipt",
     "Signal",
     "StaleAcks",
+    "SuspectStarted",
     "TaskFailed",
     "ThreadsStuck",
     "TopologyMismatch",

@@ -39,6 +39,31 @@ class HandlerStarted(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectStarted(Signal):
+    """A redelivered message is about to run that was started before, `unanswered` times, by processes that then died.
+
+    `alone`: nothing runs beside it in the process.
+    """
+
+    level: ClassVar[Level] = Level.WARNING
+    consumer: str
+    event_type: str
+    unanswered: int
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCollected(Signal):
+    """What the broker took out of a consumer's queue lies in quarantine; `fresh` where it did not before."""
+
+    level: ClassVar[Level] = Level.ERROR
+    consumer: str
+    event_type: str
+    reason: str
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveriesCommitted(Signal):
     """The effects of `count` deliveries are committed; the broker does not know it yet."""
 
