@@ -24,6 +24,8 @@ from postroad.signals.catalog.leases import (
 )
 from postroad.signals.catalog.outbox import (
     BodyMissing,
+    InstallationConfirmed,
+    InstallationDoubted,
     OutboxCleared,
     OutboxRead,
     OutboxState,
@@ -83,6 +85,8 @@ __all__ = [
     "DeliverySettled",
     "HandlerStarted",
     "HealthServing",
+    "InstallationConfirmed",
+    "InstallationDoubted",
     "IntakePaused",
     "IntakeResumed",
     "LateWriteRefused",

@@ -17,6 +17,7 @@ from postroad.transport.amqp import intake as intakes
 from postroad.transport.amqp.connection import Address, AmqpSettings, CoalescedConnection, RecoveringConnection
 from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.intake import AmqpIntake
+from postroad.transport.amqp.marks import AmqpMarks
 from postroad.transport.amqp.publisher import AmqpPublisher
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class AmqpTransport:
         if self._engine is not None:
             self._engine.add_intake(intake)
         return intake
+
+    def marks(self) -> AmqpMarks:
+        """What an installation leaves on this broker, over a connection of its own; see `AmqpMarks`."""
+        return AmqpMarks(self._address, self._settings)
 
     def service(self) -> Service:
         """What runs the transport: see `TransportService`."""
