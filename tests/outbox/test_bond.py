@@ -7,12 +7,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import asyncpg
 import pika
 import pytest
 
+from outbox.installations import execute, marked, row, until_row
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import AccessRefused
 from postroad.outbox import bond as room
@@ -106,34 +106,6 @@ def copied(postgres: Postgres, database: str, runtime_url: str) -> Callable[[], 
     yield copy  # type: ignore[misc]
     for name in names:
         postgres.drop_database(name)
-
-
-async def row(url: str) -> dict[str, Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        return dict(await connection.fetchrow("SELECT * FROM postroad.installation"))
-    finally:
-        await connection.close()
-
-
-async def execute(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
-
-
-def marked(url: str, found: dict[str, Any], *, by: str = "token") -> bool:
-    """Whether the broker has the mark of one of the tokens."""
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    try:
-        connection.channel().exchange_declare(f"postroad.installation.{found['id']}.{found[by]}", passive=True)
-    except pika.exceptions.ChannelClosedByBroker:
-        return False
-    finally:
-        connection.close()
-    return True
 
 
 # --- binding ----------------------------------------------------------------------------------------------------------
@@ -402,9 +374,3 @@ async def test_sabotage_without_marks_a_restored_database_passes(
     monkeypatch.setattr(AmqpMarks, "has", has)
     two = await side(runtime_url)
     await until(lambda: two.clear)
-
-
-async def until_row(url: str, holds: Callable[[dict[str, Any]], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds(await row(url)):
-            pass
