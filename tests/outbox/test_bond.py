@@ -76,6 +76,10 @@ async def side(vhost: str) -> AsyncIterator[Start]:
             transport = AmqpTransport(
                 broker, owner=owner, signals=signals, clock=SYSTEM_CLOCK, chance=random.random
             )  # fmt: skip
+            line = asyncio.Event()
+            running = owner.task(transport.run(line, Ready()), name="transport")
+            stack.push_async_callback(asyncio.wait, [running])
+            stack.callback(line.set)
             bond = Bond(
                 manager, transport.marks(), owner=owner, signals=signals, clock=SYSTEM_CLOCK, chance=random.random
             )

@@ -29,7 +29,7 @@ HELD: Final = (
 _LOOK: Final = seconds(2)
 _SOON: Final = seconds(0.3)
 _PATIENCE: Final = seconds(10)  # A restarted database waits this long for its own former self before it tells.
-_FIRST_AWAY, _MOST_AWAY = seconds(0.2), seconds(2)
+_FIRST_AWAY, _MOST_AWAY = seconds(0.05), seconds(2)  # The transport may only just be starting, too.
 _READS: Final = 3
 
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from postroad.errors import UsageError
 from postroad.outbox import installation
 from postroad.outbox.bond import HELD
-from postroad.runtime.operations import admin_transport, connected
+from postroad.runtime.operations import connected
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
+from postroad.transport.amqp import AmqpSettings
+from postroad.transport.amqp.connection import Address
+from postroad.transport.amqp.marks import AmqpMarks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +61,7 @@ async def examine(settings: Settings) -> Bound:
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
         row, waits = await drive(_looked(settings.schema), AsyncpgHand(connection))
-    marks = admin_transport(settings).marks()
+    marks = AmqpMarks(Address.of(settings.broker_url), AmqpSettings())
     try:
         doubt = await _doubt(row, marks)
     finally:
@@ -82,7 +85,7 @@ async def adopt(settings: Settings, *, by: str, discard: bool) -> Adopted:
         async with connection.transaction():
             hand = AsyncpgHand(connection)
             row, waits, discarded = await drive(_adopted(settings.schema, by, discard=discard), hand)
-    return Adopted(row.id, admin_transport(settings).marks().broker, by, waits - discarded, discarded)
+    return Adopted(row.id, Address.of(settings.broker_url).place, by, waits - discarded, discarded)
 
 
 def choice(bound: Bound, *, send: bool | None) -> bool:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pika import exceptions
 
 from postroad.errors import AccessRefused, PostroadError, Unavailable
 from postroad.transport.amqp import faults
 from postroad.transport.amqp.admin import Session, look_for
+from postroad.transport.amqp.handover import post
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from datetime import timedelta
 
     from postroad.transport.amqp.connection import Address, AmqpSettings
 
+T = TypeVar("T")
+
+_STANDS_STILL: Final = "the transport does not run at the moment"
 RIGHTS: Final = r"give it configure and read on ^postroad\.installation\."
 
 
@@ -23,7 +30,7 @@ class AmqpMarks:
 
     Which instance holds a name is an argument of its queue that AMQP compares when it is declared: a limit of bytes,
     since that is a number, asks for no rights, and limits nothing in a queue that stays empty. A queue without
-    consumers is nobody's, and is replaced. All of it is one connection, on the running loop.
+    consumers is nobody's, and is replaced. All of it is one connection, on the loop that runs when it is called.
     """
 
     def __init__(self, address: Address, settings: AmqpSettings) -> None:
@@ -126,6 +133,81 @@ class AmqpMarks:
         if session is self._session:
             self._held = None
             self._hear()
+
+
+class ThreadMarks:
+    """`AmqpMarks` on the transport's thread: a caller whose loop is blocked loses nothing that it holds."""
+
+    def __init__(
+        self, make: Callable[[], AmqpMarks], *, loop: Callable[[], asyncio.AbstractEventLoop | None], within: timedelta
+    ) -> None:
+        """Made on the caller's loop. `loop` is the thread's, None while it does not run; `within` bounds an act."""
+        self._make = make
+        self._loop = loop
+        self._within = within
+        self._caller = asyncio.get_running_loop()
+        self._hear: Callable[[], None] = lambda: None
+        self._on: asyncio.AbstractEventLoop | None = None
+        self._marks = make()
+
+    @property
+    def broker(self) -> str:
+        """See `Marks.broker`."""
+        return self._marks.broker
+
+    def on_lost(self, hear: Callable[[], None]) -> None:
+        """See `Marks.on_lost`."""
+        self._hear = hear
+
+    async def has(self, mark: str) -> bool:
+        """See `Marks.has`."""
+        return await self._do(lambda marks: marks.has(mark))
+
+    async def put(self, mark: str) -> None:
+        """See `Marks.put`."""
+        await self._do(lambda marks: marks.put(mark))
+
+    async def remove(self, mark: str) -> None:
+        """See `Marks.remove`."""
+        await self._do(lambda marks: marks.remove(mark))
+
+    async def hold(self, name: str, instance: int) -> bool:
+        """See `Marks.hold`."""
+        return await self._do(lambda marks: marks.hold(name, instance))
+
+    async def taken(self, name: str, instance: int) -> bool:
+        """See `Marks.taken`."""
+        return await self._do(lambda marks: marks.taken(name, instance))
+
+    async def close(self) -> None:
+        """See `Marks.close`."""
+        if self._on is not None and self._on is self._loop():
+            with suppress(Unavailable):  # Then there is nothing to let go of.
+                await self._do(lambda marks: marks.close())
+
+    async def _do(self, act: Callable[[AmqpMarks], Coroutine[Any, Any, T]]) -> T:
+        loop = self._loop()
+        if loop is None:
+            raise Unavailable("PR302", _STANDS_STILL)
+        if loop is not self._on:  # The thread was started anew: what was held before is gone.
+            self._on, self._marks = loop, self._make()
+            self._marks.on_lost(lambda: None if post(self._caller, self._hear) else None)
+        work = act(self._marks)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError as error:
+            work.close()
+            raise Unavailable("PR302", _STANDS_STILL) from error
+        try:
+            async with asyncio.timeout(self._within.total_seconds()):
+                return await asyncio.wrap_future(answer)
+        except TimeoutError as error:
+            raise Unavailable("PR302", f"broker {self.broker} does not answer in time") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable("PR302", _STANDS_STILL) from error  # It was cancelled with its thread, not we.
 
 
 def _ignore(*_: Any) -> None:
