@@ -185,13 +185,16 @@ class ThreadMarks:
             with suppress(Unavailable):  # Then there is nothing to let go of.
                 await self._do(lambda marks: marks.close())
 
+    def _tell(self) -> None:
+        post(self._caller, self._hear)
+
     async def _do(self, act: Callable[[AmqpMarks], Coroutine[Any, Any, T]]) -> T:
         loop = self._loop()
         if loop is None:
             raise Unavailable("PR302", _STANDS_STILL)
         if loop is not self._on:  # The thread was started anew: what was held before is gone.
             self._on, self._marks = loop, self._make()
-            self._marks.on_lost(lambda: None if post(self._caller, self._hear) else None)
+            self._marks.on_lost(self._tell)
         work = act(self._marks)
         try:
             answer = asyncio.run_coroutine_threadsafe(work, loop)
