@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -56,9 +55,8 @@ class Road:
 
     @property
     def settings(self) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
         return {
-            "PYTHONPATH": path, "POSTROAD_DATABASE_URL": self.postgres.url(self.name, "pr_runtime"),
+            "PYTHONPATH": str(TESTS), "POSTROAD_DATABASE_URL": self.postgres.url(self.name, "pr_runtime"),
             "POSTROAD_BROKER_URL": self.broker_url, "POSTROAD_LOG_LEVEL": "debug",
             "POSTROAD_SHARD_LEASE_SECONDS": "1", "POSTROAD_WORKER_LEASE_SECONDS": "2",
         }  # fmt: skip

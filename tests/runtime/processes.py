@@ -20,10 +20,10 @@ APPS = Path(__file__).parent / "apps"
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment of a process: none of our own settings but these."""
+    """The environment of a process: none of our own settings but these; modules are found where they are found here."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "ORDERS_"))}
-    path = os.pathsep.join(filter(None, [str(APPS), kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, **settings}
+    path = os.pathsep.join(filter(None, [settings.get("PYTHONPATH", str(APPS)), kept.get("PYTHONPATH")]))
+    return {**kept, **settings, "PYTHONPATH": path}
 
 
 def import_app(name: str) -> ModuleType:

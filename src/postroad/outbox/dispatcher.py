@@ -320,7 +320,7 @@ class Dispatcher:
         """Keep to our share of the shards, for ever, about once a second."""
         while True:
             try:
-                if not self._doubt:
+                if not self._doubt and not self._stopping:
                     await self._shards.balance()
                 await self._gauge()
             except AccessRefused:
@@ -328,7 +328,7 @@ class Dispatcher:
             except Unavailable:
                 pass  # What is held stays so until its lease runs out; the keeper tells of that.
             self._wake.set()
-            jitter = 1 + _BALANCE_JITTER * (self._chance() - 0.5)
+            jitter = 1 - _BALANCE_JITTER * self._chance()
             await asyncio.sleep(self._settings.balance.total_seconds() * jitter)
 
     async def _take(self, shards: Collection[int]) -> None:
@@ -372,6 +372,7 @@ class Dispatcher:
         self._given_back += len(self._window.withdraw())
         unknown, self._unknown = self._unknown, []
         self._give_back(unknown)
+        await self._shards.leave()
         while True:
             self._quiet.clear()
             for task in work:
