@@ -135,13 +135,13 @@ class Process:
         self.owner = ThreadOwner(self.signals)
         self.manager = manager
         self.publisher = publisher
-        optional = settings.pop("optional", ())
+        optional, permit = settings.pop("optional", ()), settings.pop("permit", None)
         self.keeper = Keeper(
             direct, schema=SCHEMA, holder=uuid4(), clock=SYSTEM_CLOCK, signals=self.signals, owner=self.owner
         )
         self.dispatcher = Dispatcher(
             manager, self.keeper, publisher, owner=self.owner, signals=self.signals, clock=SYSTEM_CLOCK,
-            chance=random.random, settings=DispatchSettings(**{**QUICK, **settings}), optional=optional,
+            chance=random.random, settings=DispatchSettings(**{**QUICK, **settings}), optional=optional, permit=permit,
         )  # fmt: skip
         self.ready = False
         self.reason = ""

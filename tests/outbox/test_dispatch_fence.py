@@ -31,10 +31,10 @@ async def left(connection) -> int:
 async def a_stopped_dispatcher_wakes_too_late(author, broker, process, database_rows, url, *arguments) -> int:
     """A child sends, is stopped past its lease, its shards are taken over; then its confirms arrive. Rows left."""
     await author.stage(*[an_event(f"k{number}") for number in range(COUNT)])
-    tests = Path(__file__).parent.parent
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     child = await asyncio.create_subprocess_exec(
         sys.executable, str(Path(__file__).parent / "paused.py"), url, *arguments,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tests)},
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert child.stdin is not None
     assert child.stdout is not None

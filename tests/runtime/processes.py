@@ -20,7 +20,7 @@ APPS = Path(__file__).parent / "apps"
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment of a process: none of our own settings but these."""
+    """The environment of a process: none of our own settings but these; modules are found where they are found here."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTROAD_", "ORDERS_"))}
     path = os.pathsep.join(filter(None, [str(APPS), settings.get("PYTHONPATH"), kept.get("PYTHONPATH")]))
     return {**kept, **settings, "PYTHONPATH": path}

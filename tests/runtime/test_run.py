@@ -78,13 +78,8 @@ def test_an_app_starts_becomes_ready_carries_an_event_and_stops_with_a_receipt(
         assert fetch(port, "/health/live")[0] == 200
         services = json.loads(fetch(port, "/health/ready")[1])["services"]
         assert services.keys() == {
-            "transport",
-            "work",
-            "consumer:orders.book",
-            "collector:orders.book",
-            "dispatcher",
-            "maintain",
-        }
+            "transport", "installation", "work", "consumer:orders.book", "collector:orders.book", "dispatcher", "maintain",
+        }  # fmt: skip
         status, metrics = fetch(port, "/metrics")
         assert status == 200
         assert 'postroad_consumer_messages_total{consumer="orders.book"' in metrics
@@ -272,7 +267,9 @@ def test_a_stray_exception_of_a_callback_is_reported_and_ends_nothing(settings: 
 def test_the_roles_say_what_a_process_does(settings: dict[str, str]) -> None:
     with Running("orders:app", "--only", "dispatch,maintain", **settings) as app:
         port = app.ready()
-        assert json.loads(fetch(port, "/health/ready")[1])["services"].keys() == {"transport", "dispatcher", "maintain"}
+        assert json.loads(fetch(port, "/health/ready")[1])["services"].keys() == {
+            "transport", "installation", "dispatcher", "maintain",
+        }  # fmt: skip
         app.stop()
 
 

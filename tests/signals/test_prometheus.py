@@ -20,6 +20,8 @@ from postroad.signals.catalog import (
     DeliveryQuarantined,
     DeliveryResult,
     DeliverySettled,
+    InstallationConfirmed,
+    InstallationDoubted,
     IntakePaused,
     LeaseGone,
     LeasesRenewed,
@@ -62,6 +64,7 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
      "", ("rabbitmq",), 1),
     ("postroad_publish_route_blocked", {"event_type", "schema_version"}, RouteBlocked(DEPARTED, 2, "returned"),
      "", (DEPARTED, "2"), 1),
+    ("postroad_installation_doubted", set(), InstallationDoubted("id", "a copy"), "", (), 1),
     ("postroad_outbox_pending_events", {"event_type"}, OutboxState(((f"{DEPARTED}.v1", 2), (f"{DEPARTED}.v2", 5)), 9.0),
      "", (DEPARTED,), 7),
     ("postroad_outbox_oldest_pending_age_seconds", set(), OutboxState((), 9.0), "", (), 9),
@@ -180,6 +183,11 @@ def test_event_types_beyond_the_cap_share_a_label(declared) -> None:
     labels = {sample.labels["event_type"] for sample in family.samples}
     assert len(labels) == MOST_EVENT_TYPES + 1
     assert meter.value("postroad_consumer_messages_total", consumer="c", event_type="_other", result="ok") == 50
+
+
+def test_an_installation_that_was_adopted_is_in_doubt_no_more(meter) -> None:
+    meter.tell(InstallationDoubted("one", "a copy"), InstallationConfirmed("two", "host:5672"))
+    assert meter.value("postroad_installation_doubted") == 0
 
 
 def test_what_no_longer_waits_falls_to_nought(meter) -> None:

@@ -39,6 +39,7 @@ def doctor(
             *room.examine_settings(settings),
             *await room.examine_database(settings, subject, author=author_role),
             *await room.examine_broker(settings, subject),
+            *await room.examine_installation(settings),
         ]
 
     findings = [*asyncio.run(examine()), *room.examine_management(settings, subject)]

@@ -55,7 +55,7 @@ def retry(
 
     from postroad.runtime import operations
 
-    who = " ".join((by or _user()).split())
+    who = " ".join((by or user()).split())
     done = asyncio.run(operations.retry(operations.database_settings(), row, by=who))
     if json:
         show.document(asdict(done))
@@ -63,7 +63,8 @@ def retry(
         show.line(f"row {done.id} of {done.queue}: released to the {done.to} as {done.number}, by {done.by}")
 
 
-def _user() -> str:
+def user() -> str:
+    """Who runs this command, as the operating system says."""
     import getpass
 
     try:

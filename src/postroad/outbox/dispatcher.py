@@ -25,6 +25,7 @@ from postroad.sql.asyncpg import AsyncpgHand
 if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.leases import Keeper
+    from postroad.outbox.bond import Permit
     from postroad.outbox.flight import Flight
     from postroad.owner import Owner, Readiness
     from postroad.signals import Signals
@@ -63,13 +64,17 @@ class Dispatcher:
         chance: Callable[[], float],
         settings: DispatchSettings | None = None,
         optional: Collection[str] = (),
+        permit: Permit | None = None,
     ) -> None:
         """`optional` are the routing keys of the event types that may go without a subscriber.
+
+        While `permit` has a doubt nothing is read or handed over, and no shard is taken; None has none.
 
         `chance` draws a number from 0 to 1 for jitter. The publisher must be bound to the loop that runs this.
         """
         self._manager = manager
         self._publisher = publisher
+        self._permit = permit
         self._owner = owner
         self._signals = signals
         self._clock = clock
@@ -148,6 +153,10 @@ class Dispatcher:
             if not cancelled:
                 await self._shards.release()
 
+    @property
+    def _doubt(self) -> str:
+        return "" if self._permit is None else self._permit.doubt
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def _read(self, ready: Readiness) -> None:
@@ -157,6 +166,8 @@ class Dispatcher:
             try:
                 async with self._manager.connection() as connection:
                     hand = AsyncpgHand(connection)
+                    if tries and self._permit is not None:
+                        self._permit.look_again()
                     while True:
                         await self._turn(hand, ready)
                         tries = 0
@@ -173,6 +184,10 @@ class Dispatcher:
         if not self._publisher.writable:
             ready.down("the broker is away or does not take publishes")
             await self._pause(settings.idle)
+            return
+        if self._doubt:
+            ready.down(self._doubt)
+            await self._pause(settings.busy)
             return
         self._revive()
         self._hand_over()
@@ -202,7 +217,7 @@ class Dispatcher:
 
     def _hand_over(self) -> None:
         """Hand over what is ready; nothing while earlier rows wait to go again, lest they come behind."""
-        if self._stopping or self._unknown or not self._publisher.writable or not self._window.ready:
+        if self._stopping or self._unknown or not self._publisher.writable or not self._window.ready or self._doubt:
             return
         self._shards.check()
         if self._waiting.any:
@@ -305,14 +320,15 @@ class Dispatcher:
         """Keep to our share of the shards, for ever, about once a second."""
         while True:
             try:
-                await self._shards.balance()
+                if not self._doubt and not self._stopping:
+                    await self._shards.balance()
                 await self._gauge()
             except AccessRefused:
                 raise
             except Unavailable:
                 pass  # What is held stays so until its lease runs out; the keeper tells of that.
             self._wake.set()
-            jitter = 1 + _BALANCE_JITTER * (self._chance() - 0.5)
+            jitter = 1 - _BALANCE_JITTER * self._chance()
             await asyncio.sleep(self._settings.balance.total_seconds() * jitter)
 
     async def _take(self, shards: Collection[int]) -> None:
@@ -356,6 +372,7 @@ class Dispatcher:
         self._given_back += len(self._window.withdraw())
         unknown, self._unknown = self._unknown, []
         self._give_back(unknown)
+        await self._shards.leave()
         while True:
             self._quiet.clear()
             for task in work:

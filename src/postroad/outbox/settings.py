@@ -26,7 +26,7 @@ class DispatchSettings:
     shard_ttl: timedelta = seconds(10)
     """How long a dispatcher that died keeps its shards."""
     balance: timedelta = seconds(1)
-    """How often shards are shared out anew, give or take a quarter."""
+    """How often shards are shared out anew, at the latest; up to twice as often, at random."""
     busy: timedelta = timedelta(milliseconds=20)
     """The pause after a read that found something."""
     idle: timedelta = timedelta(milliseconds=250)

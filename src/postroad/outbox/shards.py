@@ -81,6 +81,12 @@ class Shards:
             await self._acquire(missing)
         self._tell(living)
 
+    async def leave(self) -> None:
+        """Count among the living no more, so that others take what is free; what is held stays until `release`."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            await self._keeper.release_many([presence])
+
     async def release(self) -> None:
         """Give everything up; call it once nothing is in flight."""
         leases = [*self._held.values(), *([self._presence] if self._presence else [])]

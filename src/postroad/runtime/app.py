@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,10 +20,12 @@ from postroad.consume.alone import Alone
 from postroad.consume.collector import Collector
 from postroad.errors import PostroadError, TopologyError, UsageError
 from postroad.events import Subscribers
+from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.settings import DispatchSettings
 from postroad.runtime.declarations import Declarations, check_background, check_schemas
 from postroad.runtime.exits import Exit
+from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
 from postroad.runtime.process import Process
@@ -196,6 +199,7 @@ class Wires:
         self._backgrounds = dict(backgrounds)
         self._attempts: list[Attempts] = []
         self._dispatch: Dispatcher | None = None
+        self._bond: Bond | None = None
 
     def road(self, process: Process) -> AmqpTransport | None:
         """See `Wiring.road`."""
@@ -254,10 +258,16 @@ class Wires:
     def _road_services(self, ground: Ground, database: Database) -> list[Service]:
         settings = ground.settings
         services: list[Service] = []
+        if isinstance(ground.transport, AmqpTransport):
+            self._bond = Bond(
+                database.manager, ground.transport.marks(), owner=ground.tasks, signals=ground.signals,
+                clock=ground.clock, chance=ground.chance,
+            )  # fmt: skip
+            services.append(self._bond)
         if self._declared.consumers and settings.roles & {Role.CONSUME, Role.WORK}:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
-            services.append(self._dispatcher(ground, database))
+            services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
         if Role.MAINTAIN in settings.roles:
             maintainer = Maintainer(
                 database.manager, database.keeper, ttl=settings.worker_lease, remember=settings.inbox_window,
@@ -280,11 +290,23 @@ class Wires:
             for consumer in self._declared.consumers
         ]  # fmt: skip
         claimer = self._claimer(ground, database) if Role.WORK in roles else None
-        services: list[Service] = [] if claimer is None else [claimer]
+        services = [] if claimer is None else [self._gated(ground, claimer.name, lambda: claimer)]
         if Role.CONSUME in roles and ground.transport is not None:
-            services += [self._consumer(ground, database, attempts, claimer) for attempts in self._attempts]
-            services += [self._collector(ground, database, consumer) for consumer in self._declared.consumers]
+            services += [
+                self._gated(
+                    ground, f"consumer:{one.consumer.name}", partial(self._consumer, ground, database, one, claimer)
+                )
+                for one in self._attempts
+            ]
+            services += [
+                self._gated(ground, f"collector:{one.name}", partial(self._collector, ground, database, one))
+                for one in self._declared.consumers
+            ]
         return services
+
+    def _gated(self, ground: Ground, name: str, make: Callable[[], Service]) -> Service:
+        """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
+        return make() if self._bond is None else Gate(name, make, bond=self._bond, owner=ground.tasks)
 
     def _claimer(self, ground: Ground, database: Database) -> Claimer:
         handlers = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
@@ -322,6 +344,7 @@ class Wires:
             signals=ground.signals, clock=ground.clock, chance=ground.chance,
             settings=DispatchSettings(shard_ttl=ground.settings.shard_lease),
             optional=[event.routing_key for event in events if event.subscribers is Subscribers.OPTIONAL],
+            permit=self._bond,
         )  # fmt: skip
         return self._dispatch
 

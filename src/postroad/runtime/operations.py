@@ -59,6 +59,16 @@ def database_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return read_settings(os.environ if environment is None else environment, needs=frozenset({Need.DATABASE}))
 
 
+def bound_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of an act that needs database and broker.
+
+    Raises:
+        SettingsError: one is missing or wrong.
+    """
+    needs = frozenset({Need.DATABASE, Need.BROKER})
+    return read_settings(os.environ if environment is None else environment, needs=needs)
+
+
 @asynccontextmanager
 async def connected(settings: Settings, *, direct: bool = False) -> AsyncIterator[Connection]:
     """A connection of its own, past any pooler if `direct`; what the driver raises comes out as our errors.

@@ -58,6 +58,8 @@ class PrometheusSink:
             catalog.PublishesSettled: self._published,
             catalog.RouteBlocked: self._route_blocked,
             catalog.RouteReleased: self._route_released,
+            catalog.InstallationConfirmed: lambda _: self._doubted.set(0),
+            catalog.InstallationDoubted: lambda _: self._doubted.set(1),
             catalog.OutboxRead: self._read,
             catalog.OutboxState: self._waiting,
             catalog.LeaseGone: self._lease_gone,
@@ -112,6 +114,11 @@ class PrometheusSink:
             "postroad_publish_route_blocked",
             "Whether a route is refused, so that its events are passed over.",
             ["event_type", "schema_version"],
+            registry=into,
+        )
+        self._doubted = Gauge(
+            "postroad_installation_doubted",
+            "Whether this database may be a copy, so that nothing is sent or taken.",
             registry=into,
         )
         self._pending = Gauge(

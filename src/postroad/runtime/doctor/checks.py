@@ -123,6 +123,11 @@ BROKER_RIGHTS: Final = Check(
     "lacking: nothing is sent or delivered; too much: anybody can publish events that another service owns",
     "set the user's configure, write and read patterns to its own queues and exchanges",
 )  # fmt: skip
+INSTALLATION: Final = Check(
+    "installation", "this database is the one that its broker knows, and no copy of it",
+    "nothing: its processes neither send nor take anything; if they did, consumers would get what the original sends",
+    "find out what became of the original, then run `postroad adopt`",
+)  # fmt: skip
 TOPOLOGY: Final = Check(
     "topology", "every declared exchange and queue exists",
     "the process does not start, events stay in the outbox", "run `postroad topology apply MODULE:APP`",
@@ -176,6 +181,6 @@ DEAD: Final = Check(
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
     FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, QUARANTINE, BROKER, BROKER_VERSION, BROKER_USER, BROKER_RIGHTS,
-    TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD,
+    INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD,
 )  # fmt: skip
 """Every check, in the order of the report."""

@@ -26,6 +26,8 @@ from postroad.signals.catalog.leases import (
 )
 from postroad.signals.catalog.outbox import (
     BodyMissing,
+    InstallationConfirmed,
+    InstallationDoubted,
     OutboxCleared,
     OutboxRead,
     OutboxState,
@@ -86,6 +88,8 @@ __all__ = [
     "DeliverySettled",
     "HandlerStarted",
     "HealthServing",
+    "InstallationConfirmed",
+    "InstallationDoubted",
     "IntakePaused",
     "IntakeResumed",
     "LateWriteRefused",

@@ -108,3 +108,21 @@ class ShardsHeld(Signal):
     level: ClassVar[Level] = Level.INFO
     shards: tuple[int, ...]
     dispatchers: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationConfirmed(Signal):
+    """This database is the one that the broker knows: the process sends and takes."""
+
+    level: ClassVar[Level] = Level.INFO
+    installation: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationDoubted(Signal):
+    """This database may be a copy, or belongs to another broker: nothing is sent or taken until a person says so."""
+
+    level: ClassVar[Level] = Level.ERROR
+    installation: str
+    reason: str

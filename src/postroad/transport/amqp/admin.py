@@ -92,6 +92,16 @@ class Session:
             self._abort()
 
     @property
+    def closed(self) -> asyncio.Future[None]:
+        """Done once the connection is gone, however that came about."""
+        return self._closed
+
+    @property
+    def channel(self) -> Any:
+        """The channel of the last call; None where there is none, or the broker closed it."""
+        return self._channel
+
+    @property
     def server(self) -> str:
         """What the broker says it is, such as ``RabbitMQ 4.0.5``; empty before it is connected."""
         said: dict[str, Any] = getattr(self._connection, "server_properties", None) or {}
@@ -210,7 +220,7 @@ async def depths(session: Session, names: Iterable[str]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in names:
-        answer = await _look(session, "queue", name)
+        answer = await look_for(session, "queue", name)
         if answer is not None:
             found[name] = answer.method.message_count
     return found
@@ -226,11 +236,11 @@ def _kind(thing: Exchange | Queue) -> str:
 
 
 async def _stands(session: Session, thing: Exchange | Queue) -> bool:
-    return await _look(session, _kind(thing), thing.name) is not None
+    return await look_for(session, _kind(thing), thing.name) is not None
 
 
-async def _look(session: Session, kind: str, name: str) -> Any:
-    """The broker's answer to a passive declare, or None where there is no such thing."""
+async def look_for(session: Session, kind: str, name: str) -> Any:
+    """The broker's answer to a passive declare of an exchange or queue, or None where there is no such thing."""
     try:
         return await session.call(f"{kind}_declare", name, passive=True)
     except exceptions.ChannelClosedByBroker as error:

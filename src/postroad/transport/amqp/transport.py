@@ -17,6 +17,7 @@ from postroad.transport.amqp import intake as intakes
 from postroad.transport.amqp.connection import Address, AmqpSettings, CoalescedConnection, RecoveringConnection
 from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.intake import AmqpIntake
+from postroad.transport.amqp.marks import AmqpMarks, ThreadMarks
 from postroad.transport.amqp.publisher import AmqpPublisher
 
 if TYPE_CHECKING:
@@ -98,6 +99,14 @@ class AmqpTransport:
         if self._engine is not None:
             self._engine.add_intake(intake)
         return intake
+
+    def marks(self) -> ThreadMarks:
+        """What an installation leaves on this broker: a connection of its own, on the thread; see `AmqpMarks`."""
+        return ThreadMarks(
+            lambda: AmqpMarks(self._address, self._settings),
+            loop=lambda: None if self._engine is None else self._engine.loop,
+            within=3 * self._settings.connect_within,
+        )
 
     def service(self) -> Service:
         """What runs the transport: see `TransportService`."""
@@ -239,6 +248,11 @@ class Engine:
         self._connections: dict[str, RecoveringConnection] = {}
         self._standing: CoalescedConnection | None = None  # The consuming one, for intakes that come later.
         self._consumers: list[AmqpIntake] = []
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The thread's loop, once it runs."""
+        return self._loop
 
     async def start(self, owner: Owner) -> OwnedThread:
         """Start the thread and wait for its loop."""
