@@ -214,21 +214,7 @@ class AmqpIntake:
             return
         number = method.delivery_tag
         self._owed.add(number)
-        self._buffer.append(
-            Incoming(
-                tag=Tag(self._generation, number),
-                body=body,
-                content_type=_text(properties.content_type) or "",
-                headers=properties.headers or {},
-                exchange=_text(method.exchange) or "",
-                routing_key=_text(method.routing_key) or "",
-                redelivered=bool(method.redelivered),
-                message_id=_text(properties.message_id),
-                type=_text(properties.type),
-                app_id=_text(properties.app_id),
-                user_id=_text(properties.user_id),
-            )
-        )
+        self._buffer.append(incoming(Tag(self._generation, number), method, properties, body))
         self._here.ring(self._caller)
 
     def _cancelled_by_broker(self, frame: Any) -> None:
@@ -375,6 +361,23 @@ class AmqpIntake:
                 done.set_result(None)
 
         post(self._caller, finish)
+
+
+def incoming(tag: Tag, method: Any, properties: Any, body: bytes) -> Incoming:
+    """A delivery as pika hands it over, in the transport's terms. Nothing is raised, whatever the properties hold."""
+    return Incoming(
+        tag=tag,
+        body=body,
+        content_type=_text(properties.content_type) or "",
+        headers=properties.headers or {},
+        exchange=_text(method.exchange) or "",
+        routing_key=_text(method.routing_key) or "",
+        redelivered=bool(method.redelivered),
+        message_id=_text(properties.message_id),
+        type=_text(properties.type),
+        app_id=_text(properties.app_id),
+        user_id=_text(properties.user_id),
+    )
 
 
 def _close(channel: Any) -> bool:
