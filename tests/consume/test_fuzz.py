@@ -218,7 +218,7 @@ async def test_what_rabbitmq_lets_through_comes_to_rest_and_costs_no_connection(
         await here.settled(len(taken))
     assert taken >= {"whole", "bomb", "milliseconds", "nul-in-header", "half-a-character"}
     assert here.heard.all(ConnectionDown) == []
-    assert {row["code"] for row in await sql.fetch("SELECT code FROM quarantine")} == {"PR501", "PR505"}
+    assert {row["code"] for row in await sql.fetch("SELECT code FROM quarantine")} == {"PR501", "PR504", "PR505"}
     assert await sql.fetchval("SELECT count(*) FROM public.effect") > 0
 
 

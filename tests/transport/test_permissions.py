@@ -1,0 +1,36 @@
+"""The patterns of the broker's users: each name whole, and no other."""
+
+from __future__ import annotations
+
+import re
+
+from postroad.transport.permissions import NOTHING, BrokerUser, foreign, permissions
+from postroad.transport.topology import Topology
+
+BILLING = Topology.of(publishes=["billing"], consumers=[("billing.invoices", ["orders.order.placed"])])
+OTHERS = ["orders.events.", "xorders.events", "orders-events", "orders.replayed", "billing", "billing.invoices.dlq2",
+          "billingxinvoices", "amq.default", "amq.gen-1", "", "payments.events"]  # fmt: skip
+
+
+def test_no_pattern_finds_a_name_that_is_not_the_apps() -> None:
+    for right in permissions(BILLING).values():
+        for pattern in (right.configure, right.write, right.read):
+            assert [name for name in OTHERS if name and re.search(pattern, name)] == []
+
+
+def test_nobody_may_write_to_another_producers_exchange_nor_declare_or_delete_it() -> None:
+    assert foreign(BILLING) == ["orders.events", "orders.replay"]
+    for right in permissions(BILLING).values():
+        assert not re.search(right.write, "orders.events")
+        assert not re.search(right.configure, "orders.events")
+
+
+def test_a_running_process_declares_nothing() -> None:
+    given = permissions(BILLING)
+    assert {given[kind].configure for kind in BrokerUser if kind is not BrokerUser.DEPLOYER} == {NOTHING}
+    assert given[BrokerUser.DISPATCHER].read == given[BrokerUser.CONSUMER].write == NOTHING
+
+
+def test_an_app_without_producers_or_consumers_needs_nothing_for_them() -> None:
+    nothing = permissions(Topology.of())
+    assert {right.configure + right.write + right.read for right in nothing.values()} == {NOTHING * 3}
