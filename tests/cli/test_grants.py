@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import asyncpg
@@ -17,9 +17,11 @@ from pika import exceptions
 
 from postroad.asyncpg import within
 from postroad.runtime.exits import Exit
-from postroad.testing.servers import Postgres, Rabbit
 from postroad.transport.permissions import BrokerUser
 from runtime.processes import Running, import_app, postroad
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Postgres, Rabbit
 
 KINDS = [str(kind) for kind in BrokerUser]
 

@@ -22,9 +22,10 @@ from postroad.runtime.declarations import Declarations, check_background, check_
 from postroad.runtime.exits import Exit
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
+from postroad.runtime.operations import tls_of
 from postroad.runtime.process import Process
 from postroad.runtime.serve import fast_loop, serve, tell
-from postroad.runtime.settings import Role, Settings, TopologyMode, read_settings
+from postroad.runtime.settings import Role, Settings, TopologyMode, Vouch, read_settings
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
@@ -200,7 +201,9 @@ class Wires:
             return None
         return AmqpTransport(
             settings.broker_url, owner=process.tasks, signals=process.signals, clock=process.clock,
-            chance=process.chance, settings=AmqpSettings(name=self._declared.name),
+            chance=process.chance, settings=AmqpSettings(
+                name=self._declared.name, tls=tls_of(settings), vouch=settings.vouch is Vouch.ON
+            ),
         )  # fmt: skip
 
     async def prepare(self, road: Road, settings: Settings) -> None:

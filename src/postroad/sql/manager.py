@@ -121,6 +121,8 @@ def masked(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return "the database"
+    if "@" in parts.path:  # The rest of a password with a slash in it.
+        return "the database"
     return f"database {parts.hostname or 'socket'}{port}{parts.path}"
 
 
