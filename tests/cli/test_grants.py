@@ -62,7 +62,7 @@ def stands(vhost: str, users: dict[str, str]) -> None:
 
 @pytest.mark.heavy
 def test_the_app_runs_as_the_printed_roles_and_users(
-    users: dict[str, str], stands: None, postgres: Postgres, empty_database: str
+    users: dict[str, str], stands: None, vhost: str, postgres: Postgres, empty_database: str
 ) -> None:
     name, mark = empty_database.rpartition("/")[2], uuid4().hex[:8]
     roles = {kind: f"{kind}_{mark}" for kind in ("owner", "runtime", "author")}
@@ -88,10 +88,29 @@ def test_the_app_runs_as_the_printed_roles_and_users(
         until(lambda: postgres.execute("SELECT count(*) FROM booked", database=name)[0][0] == "5")
         assert dispatcher.stop() < 10
         assert consumer.stop() < 10
-    with Running("orders:app", POSTROAD_BROKER_URL=users["process"], **runtime) as both:
+    spy(vhost)
+    with Running("orders:app", POSTROAD_BROKER_URL=users["process"], POSTROAD_VOUCH="on", **runtime) as both:
         both.ready()
         asyncio.run(stage(postgres.url(name, roles["author"]), 5))
         until(lambda: postgres.execute("SELECT count(*) FROM booked", database=name)[0][0] == "10")
+    assert vouched_for(vhost) == ["orders-process"] * 5
+
+
+def spy(url: str) -> None:
+    """Keep a copy of what the App publishes, as somebody who may."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("spy", durable=True)
+        channel.queue_bind("spy", "orders.events", "#")
+
+
+def vouched_for(url: str) -> list[str | None]:
+    """The users that the broker vouches for on those copies."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel, users = connection.channel(), []
+        while (properties := channel.basic_get("spy", auto_ack=True)[1]) is not None:
+            users.append(properties.user_id)
+        return users
 
 
 async def run(url: str, *scripts: str) -> None:

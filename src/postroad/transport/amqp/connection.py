@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pika
 from pika import exceptions
@@ -64,16 +64,16 @@ class Address:
         Raises:
             SettingsError: it is not one.
         """
+        if "ssl_options=" in url.partition("?")[2]:  # They could switch verification off.
+            raise SettingsError("PR201", f"{faults.SETTING} has ssl_options; give POSTROAD_BROKER_CA and the like")
         try:
             parts = urlsplit(url)
-            if "ssl_options" in parse_qs(parts.query):  # They could switch verification off.
-                raise SettingsError("PR201", f"{faults.SETTING} has ssl_options; give POSTROAD_BROKER_CA and the like")
             given = pika.URLParameters(url)
-        except SettingsError:
-            raise
         except Exception:  # noqa: BLE001 - pika's reader raises many kinds
             # Without its cause, whose text may quote a piece of the password.
             raise SettingsError("PR201", f"{faults.SETTING} is not a URL like amqp://user@host:5672/vhost") from None
+        if "@" in parts.path:  # The rest of a password with a slash in it: it would be printed as the virtual host.
+            raise SettingsError("PR201", f"{faults.SETTING} has an @ behind the host; write / and @ as %2F and %40")
         if parts.scheme not in {"amqp", "amqps"}:
             raise SettingsError("PR201", f"{faults.SETTING} begins with {parts.scheme!r}; use amqp:// or amqps://")
         place = f"{given.host}:{given.port}, virtual host {given.virtual_host!r}"
