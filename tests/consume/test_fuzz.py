@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from pydantic import BaseModel, field_validator
 
+from consume.kinds import BOTH
 from consume.strange import MARKER, STRANGE, Strange, kept
 from consume.test_amqp import road
 from postroad.consume import consumer, consumer_of
@@ -160,7 +161,13 @@ def put(queue: Any, strange: Strange) -> None:
     queue.put(came.body, **{name: getattr(came, name) for name in (*names, "user_id")})
 
 
+def wire_of(row: Any) -> Wire:
+    names = ("body", "content_type", "exchange", "routing_key")
+    return Wire(headers=headers_from_json(row["headers"]), **{name: row[name] for name in names})
+
+
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", BOTH, indirect=True)
 async def test_each_comes_to_rest_in_a_real_database_and_nothing_quotes_it(here, queue, sql, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     heard: list[Any] = []
@@ -176,6 +183,9 @@ async def test_each_comes_to_rest_in_a_real_database_and_nothing_quotes_it(here,
                            " FROM quarantine")  # fmt: skip
     assert {row["class"] for row in rows} == {"quarantine"}
     assert {row["code"] for row in rows} <= CODES
+    sent = {digest(kept_and_read_again(received(strange.arrives()).wire)) for strange in strangers}
+    stored = await sql.fetch("SELECT body, content_type, headers, exchange, routing_key FROM quarantine")
+    assert [row for row in stored if digest(wire_of(row)) not in sent] == []
     assert await sql.fetchval("SELECT count(*) FROM work") == 0
     assert await sql.fetchval("SELECT count(*) FROM public.effect") > 0
     for told in ([tuple(row) for row in rows], [tuple(row) for row in await sql.fetch("SELECT * FROM inbox")], heard):
