@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 from pika import spec
@@ -56,6 +57,11 @@ class Strange:
         assert header is not None
         method = SimpleNamespace(exchange=self.exchange, routing_key=self.routing_key, redelivered=self.redelivered)
         return incoming(Tag(1, number), method, header.properties, self.body)
+
+    def named(self, number: int) -> Strange:
+        """The same under an id of its own, where it has the common one: else it would be a duplicate of the others."""
+        common, own = WHOLE["id"].encode(), str(UUID(int=UUID(WHOLE["id"]).int ^ number)).encode()
+        return replace(self, body=self.body.replace(common, own), properties=self.properties.replace(common, own))
 
     def to_json(self) -> str:
         """A line for the corpus."""

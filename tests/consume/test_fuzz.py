@@ -152,7 +152,7 @@ def drawn(count: int) -> list[Strange]:
         found.append(strange)
 
     draw()
-    return found
+    return [strange.named(number) for number, strange in enumerate(found, 1)]
 
 
 def put(queue: Any, strange: Strange) -> None:
@@ -218,7 +218,7 @@ def send(url: str, strange: Strange) -> bool:
 
 
 def send_all(url: str) -> set[str]:
-    return {name for name, strange in kept().items() if send(url, strange)}
+    return {name for number, (name, strange) in enumerate(kept().items(), 1) if send(url, strange.named(number))}
 
 
 @pytest.mark.timeout(60)
