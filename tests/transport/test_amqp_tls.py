@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -16,14 +19,15 @@ import pytest
 
 from certificates import Authority
 from postroad.clock import seconds
-from postroad.errors import AccessRefused, SettingsError
+from postroad.errors import AccessRefused, SettingsError, Unavailable
 from postroad.runtime.exits import Exit
 from postroad.signals.catalog import ConnectionDown, ConnectionUp
 from postroad.testing.servers import RabbitNode, free_port
 from postroad.transport.amqp.connection import Address
+from postroad.transport.amqp.management import Management
 from postroad.transport.amqp.tls import Tls
 from postroad.transport.base import Settlement
-from runtime.processes import postroad
+from runtime.processes import Running, postroad
 from support import until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
@@ -239,6 +243,51 @@ def test_files_that_are_no_certificates_name_their_setting(tmp_path: Path) -> No
 def test_a_url_may_not_switch_verification_off() -> None:
     with pytest.raises(SettingsError, match="ssl_options"):
         Address.of("amqps://guest:hush@localhost/?ssl_options=%7B%27verify_mode%27%3A0%7D")
+
+
+def test_an_app_and_its_doctor_work_over_tls(place: Place, runtime_url: str) -> None:
+    given = {
+        "POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": place.url(),
+        "POSTROAD_BROKER_CA": place.tls.ca or "", "POSTROAD_BROKER_CERT": place.tls.certificate or "",
+        "POSTROAD_BROKER_KEY": place.tls.key or "",
+    }  # fmt: skip
+    with Running("orders:app", **given) as app:
+        app.ready()
+        assert app.stop() < 10
+    findings = json.loads(postroad("doctor", "orders:app", "--json", **given).stdout)["findings"]
+    assert {each["name"]: each["severity"] for each in findings}["broker"] == "ok"
+
+
+@pytest.fixture
+def api(place: Place) -> Iterator[str]:
+    """The URL of a server over HTTPS that shows its overview to those who trust it."""
+
+    class Overview(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"rabbitmq_version": "4.0.5"}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(place.folder / "broker.pem", place.folder / "broker.key")
+    with HTTPServer(("127.0.0.1", 0), Overview) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"https://u:hush@localhost:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_management_api_is_verified_by_the_same_authority(place: Place, api: str) -> None:
+    assert Management(api, place.tls).get("overview") == {"rabbitmq_version": "4.0.5"}
+    for tls in (Tls(ca=str(place.other.certificate)), None):
+        with pytest.raises(Unavailable) as caught:
+            Management(api, tls).get("overview")
+        assert "SSLCertVerificationError" in str(caught.value)
+        assert "hush" not in str(caught.value)
 
 
 def test_a_process_that_does_not_trust_the_broker_ends_at_once_in_one_line(place: Place) -> None:

@@ -113,7 +113,9 @@ class Management:
                 raise Unavailable("PR302", text) from None
             raise Unavailable("PR302", f"the management API answers {code} to {path[0]!r}; see {SETTING}") from None
         except (URLError, OSError, ValueError) as error:
-            text = f"the management API cannot be reached ({type(error).__name__}); check {SETTING}"
+            cause = getattr(error, "reason", None)  # A URLError's; it may be a text.
+            kind = type(cause if isinstance(cause, Exception) else error).__name__
+            text = f"the management API cannot be reached ({kind}); check {SETTING}"
             raise Unavailable("PR302", text) from error
 
     def readable(self, *path: str) -> Any:
