@@ -9,7 +9,7 @@ import pytest
 
 from postroad.clock import seconds
 from postroad.errors import SettingsError
-from postroad.runtime.settings import SETTINGS, LogForm, Need, Role, Settings, TopologyMode, read_settings
+from postroad.runtime.settings import SETTINGS, LogForm, Need, Role, Settings, TopologyMode, Vouch, read_settings
 
 DATABASE = {"POSTROAD_DATABASE_URL": "postgresql://u:hush@h/d"}
 BOTH = {**DATABASE, "POSTROAD_BROKER_URL": "amqps://u:hush@h/v"}
@@ -120,3 +120,31 @@ def test_every_setting_fills_a_field_and_stands_in_the_documentation() -> None:
         if line.startswith("| `POSTROAD_")
     }  # fmt: skip
     assert {(f"`{setting.variable}`", setting.default, setting.says) for setting in SETTINGS} <= rows
+
+
+def test_certificates_are_files_that_can_be_read(tmp_path: Path) -> None:
+    there, gone = tmp_path / "ca.pem", tmp_path / "gone.pem"
+    there.write_text("any")
+    tls = {**BOTH, "POSTROAD_BROKER_URL": "amqps://h"}
+    assert read_settings({**tls, "POSTROAD_BROKER_CA": f"{there}"}).broker_ca == f"{there}"
+    for variable in ("POSTROAD_BROKER_CA", "POSTROAD_BROKER_CERT", "POSTROAD_BROKER_KEY"):
+        for value in (f"{gone}", f"{tmp_path}", "x\0y"):
+            with pytest.raises(SettingsError, match=f"{variable} is .* a file that can be read"):
+                read_settings({**tls, variable: value})
+
+
+def test_certificates_that_would_protect_nothing_are_refused(tmp_path: Path) -> None:
+    there = tmp_path / "ca.pem"
+    there.write_text("any")
+    plain = {**BOTH, "POSTROAD_BROKER_URL": "amqp://h"}
+    with pytest.raises(SettingsError, match=r"POSTROAD_BROKER_CA would protect nothing.*not amqps://"):
+        read_settings({**plain, "POSTROAD_BROKER_CA": f"{there}"})
+    with pytest.raises(SettingsError, match="POSTROAD_BROKER_KEY needs POSTROAD_BROKER_CERT"):
+        read_settings({**plain, "POSTROAD_BROKER_URL": "amqps://h", "POSTROAD_BROKER_KEY": f"{there}"})
+
+
+def test_vouching_is_off_unless_it_is_asked_for() -> None:
+    assert read_settings(BOTH).vouch is Vouch.OFF
+    assert read_settings({**BOTH, "POSTROAD_VOUCH": "on"}).vouch is Vouch.ON
+    with pytest.raises(SettingsError, match="POSTROAD_VOUCH is 'yes'; it must be one of off, on"):
+        read_settings({**BOTH, "POSTROAD_VOUCH": "yes"})

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pika
 import pytest
-from pika import frame, spec
+from pika import exceptions, frame, spec
 
 from postroad.clock import seconds
 from postroad.errors import AccessRefused, SettingsError, TopologyError, Unavailable
 from postroad.signals.catalog import TopologyMismatch
 from postroad.testing.servers import Rabbit, TcpProxy, free_port
-from postroad.transport.amqp.admin import Session
+from postroad.transport.amqp.admin import Session, verify
 from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.faults import unequal
 from postroad.transport.topology import Exchange, Queue, Topology
@@ -163,3 +165,48 @@ async def test_the_same_session_goes_on_after_a_refusal(vhost: str, transport_to
                 await session.call("queue_declare", "nowhere", passive=True)
         await session.call("queue_declare", "somewhere", durable=True)
     assert await transport.depths(["nowhere", "somewhere"]) == {"somewhere": 0}
+
+
+async def test_a_broker_that_vouches_is_proved_by_a_publish_that_nobody_gets(
+    vhost: str, topology: Topology, transport_to: Any
+) -> None:
+    transport = transport_to(vhost, vouch=True)
+    await transport.apply(topology)
+    await transport.prove_user("shop.replay")
+    assert await transport.depths(["billing"]) == {"billing": 0}
+
+
+async def test_a_user_that_the_broker_knows_by_another_name_is_refused_before_anything_is_sent(
+    vhost: str, topology: Topology, transport_to: Any
+) -> None:
+    transport = transport_to(vhost, vouch=True)
+    await transport.apply(topology)
+    transport._address = replace(transport._address, user="somebody")
+    with pytest.raises(SettingsError, match=r"POSTROAD_VOUCH is on.*another name than 'somebody'"):
+        await transport.prove_user("shop.replay")
+
+
+class Refusing:
+    """A session with RabbitMQ 4.2 or newer, which lets nobody look at what it has no right on; 3.10 lets everybody."""
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        raise exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - configure access refused")
+
+
+async def test_what_the_user_may_not_look_at_is_no_difference(topology: Topology) -> None:
+    session: Any = Refusing()
+    assert await verify(session, topology) == []
+
+
+NAMELESS = pika.BasicProperties()
+
+
+@pytest.mark.sabotage
+async def test_without_a_name_on_it_the_broker_would_not_object(
+    vhost: str, topology: Topology, transport_to: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("postroad.transport.amqp.admin.spec.BasicProperties", lambda user_id: NAMELESS)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        await test_a_user_that_the_broker_knows_by_another_name_is_refused_before_anything_is_sent(
+            vhost, topology, transport_to
+        )

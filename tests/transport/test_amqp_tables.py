@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pika import frame, spec
 
 from postroad.signals.catalog import ConnectionDown
-from postroad.transport.amqp.tables import read_header
+from postroad.transport.amqp.tables import MOST_FIELDS, read_header
 
 MILLISECONDS = 1_764_470_000_000
 
@@ -120,3 +120,36 @@ def test_part_of_a_frame_and_other_frames_are_left_to_pika() -> None:
     encoded = frame.Header(1, 0, pika.BasicProperties(headers={"at": datetime(2026, 1, 1, tzinfo=UTC)})).marshal()
     assert all(read_header(encoded[:length]) is None for length in range(len(encoded)))
     assert read_header(frame.Heartbeat().marshal() + encoded) is None
+
+
+def headers_of(fields: bytes) -> dict[Any, Any]:
+    content = struct.pack(">HHQHI", 60, 0, 1, spec.BasicProperties.FLAG_HEADERS, len(fields)) + fields
+    encoded = struct.pack(">BHL", spec.FRAME_HEADER, 1, len(content)) + content + b"\xce"
+    _, read = read_header(encoded) or (0, None)
+    assert read is not None
+    return dict(read.properties.headers)
+
+
+WIDE = 120_000
+
+
+def test_of_a_frame_full_of_values_so_many_are_read_and_the_rest_stays_bytes() -> None:
+    wide: bytes = b"V" * WIDE
+    for _ in range(30):
+        wide = b"A" + struct.pack(">I", len(wide)) + wide
+    headers = headers_of(b"\x01a" + wide + b"\x01bV")
+    found: Any = headers["a"]
+    while len(found) == 1:
+        found = found[0]
+    assert len(found) == MOST_FIELDS - 30 + 1
+    assert len(found[-1]) == WIDE - (MOST_FIELDS - 30)
+    assert headers["b"] == b"\x01bV"
+    many = headers_of(b"".join(b"\x04%04xV" % number for number in range(MOST_FIELDS + 5)))
+    assert len(many) == MOST_FIELDS + 1
+
+
+@pytest.mark.sabotage
+def test_without_that_limit_all_of_them_are_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.transport.amqp.tables.MOST_FIELDS", 10**9)
+    with pytest.raises(AssertionError):
+        test_of_a_frame_full_of_values_so_many_are_read_and_the_rest_stays_bytes()

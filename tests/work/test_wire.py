@@ -56,3 +56,10 @@ def test_times_and_decimals_keep_their_type():
     headers = {"at": datetime(2026, 1, 2, tzinfo=UTC), "sum": Decimal("1.10"), "raw": b"\xff"}
 
     assert headers_from_json(headers_to_json(headers)) == headers
+
+
+def test_floats_that_a_jsonb_would_give_back_as_other_numbers_have_a_form_of_their_own():
+    for value in (1e16, -4.65e80, 5e-324, -0.0):
+        assert headers_to_json({"n": value}) == f'{{"n": {{"$float": "{value}"}}}}'
+        assert repr(headers_from_json(headers_to_json({"n": value}))["n"]) == repr(value)
+    assert headers_to_json({"n": -1.5}) == '{"n": -1.5}'

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from postroad.cli import adopt, catalog, doctor, quarantine, run, schema, topology
+from postroad.cli import adopt, catalog, doctor, grants, quarantine, run, schema, topology
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -44,6 +44,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("maintain")(schema.maintain)
     app.command("doctor")(doctor.doctor)
     app.command("adopt")(adopt.adopt)
+    app.command("grants")(grants.grants)
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")

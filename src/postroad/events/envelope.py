@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -44,7 +44,7 @@ class Envelope:
     source: str
     type: str
     version: int
-    data: dict[str, Any]
+    data: dict[str, Any] = field(repr=False)
     time: datetime | None = None
     correlation_id: str | None = None
     causation_id: str | None = None

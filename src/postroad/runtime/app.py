@@ -28,13 +28,14 @@ from postroad.runtime.exits import Exit
 from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
+from postroad.runtime.operations import tls_of
 from postroad.runtime.process import Process
 from postroad.runtime.serve import fast_loop, serve, tell
-from postroad.runtime.settings import Role, Settings, TopologyMode, read_settings
+from postroad.runtime.settings import Role, Settings, TopologyMode, Vouch, read_settings
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
-from postroad.transport.topology import dead_letter_queue
+from postroad.transport.topology import dead_letter_queue, replay_exchange
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
 
@@ -208,25 +209,27 @@ class Wires:
             return None
         return AmqpTransport(
             settings.broker_url, owner=process.tasks, signals=process.signals, clock=process.clock,
-            chance=process.chance, settings=AmqpSettings(name=self._declared.name),
+            chance=process.chance, settings=AmqpSettings(
+                name=self._declared.name, tls=tls_of(settings), vouch=settings.vouch is Vouch.ON
+            ),
         )  # fmt: skip
 
     async def prepare(self, road: Road, settings: Settings) -> None:
         """See `Wiring.prepare`.
 
         Raises:
+            SettingsError: the broker does not vouch for the user that publishes are to name.
             TopologyError: the broker lacks something, or has it otherwise.
         """
         assert isinstance(road, AmqpTransport)
         topology = self._declared.topology()
         if settings.topology is TopologyMode.APPLY:
             await road.apply(topology)
-            return
-        lacking = await road.verify(topology)
-        if lacking:
-            names = ", ".join(f"{one.kind} {one.name!r}" for one in lacking)
-            remedy = "run `postroad topology apply MODULE:APP` in the deploy, or set POSTROAD_TOPOLOGY=apply"
-            raise TopologyError("PR205", f"the broker lacks {names}; {remedy}")
+        else:
+            await _verify(road, topology)
+        if self._dispatches(settings):
+            for producer in self._declared.producers:
+                await road.prove_user(replay_exchange(producer.name))
 
     def services(self, ground: Ground) -> list[tuple[Service, bool]]:
         """See `Wiring.services`."""
@@ -353,6 +356,14 @@ class Wires:
 
     def _dispatches(self, settings: Settings) -> bool:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
+
+
+async def _verify(road: AmqpTransport, topology: Topology) -> None:
+    lacking = await road.verify(topology)
+    if lacking:
+        names = ", ".join(f"{one.kind} {one.name!r}" for one in lacking)
+        remedy = "run `postroad topology apply MODULE:APP` in the deploy, or set POSTROAD_TOPOLOGY=apply"
+        raise TopologyError("PR205", f"the broker lacks {names}; {remedy}")
 
 
 def _threaded(consumer: Consumer[Any], ground: Ground) -> Transactions[Any]:

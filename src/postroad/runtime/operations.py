@@ -21,10 +21,11 @@ from postroad.signals import Signals
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import translated
-from postroad.transport.amqp import AmqpTransport
+from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.amqp.compare import differences
 from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.management import read_vhost
+from postroad.transport.amqp.tls import Tls
 from postroad.work import Kept, list_quarantine, release
 
 if TYPE_CHECKING:
@@ -246,12 +247,19 @@ def compare_topology(settings: Settings, topology: Topology) -> Sequence[Differe
     if settings.management_url is None:
         raise SettingsError("PR201", "POSTROAD_MANAGEMENT_URL is not set; give http://user:password@host:15672")
     address = Address.of(settings.broker_url)
-    return differences(topology, read_vhost(settings.management_url, vhost=address.vhost, user=address.user))
+    seen = read_vhost(settings.management_url, vhost=address.vhost, user=address.user, tls=tls_of(settings))
+    return differences(topology, seen)
 
 
 def admin_transport(settings: Settings) -> AmqpTransport:
     """A transport to ask and declare with; it starts nothing."""
     signals = Signals()
     return AmqpTransport(
-        settings.broker_url, owner=Tasks(signals), signals=signals, clock=SYSTEM_CLOCK, chance=lambda: 0.0
-    )
+        settings.broker_url, owner=Tasks(signals), signals=signals, clock=SYSTEM_CLOCK, chance=lambda: 0.0,
+        settings=AmqpSettings(tls=tls_of(settings)),
+    )  # fmt: skip
+
+
+def tls_of(settings: Settings) -> Tls:
+    """What connections to the broker trust and show."""
+    return Tls(ca=settings.broker_ca, certificate=settings.broker_cert, key=settings.broker_key)

@@ -6,9 +6,10 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -41,6 +42,13 @@ class TopologyMode(StrEnum):
     APPLY = "apply"
 
 
+class Vouch(StrEnum):
+    """Whether publishes carry the broker's user, so that the broker vouches for it."""
+
+    OFF = "off"
+    ON = "on"
+
+
 ALL_ROLES: Final = frozenset(Role)
 
 
@@ -61,10 +69,14 @@ def needs_of(roles: frozenset[Role]) -> frozenset[Need]:
 class Settings:
     """Everything that a process takes from its environment; `SETTINGS` says which variable is which field."""
 
-    database_url: str = ""
-    direct_url: str = ""
-    broker_url: str = ""
-    management_url: str | None = None
+    database_url: str = field(default="", repr=False)
+    direct_url: str = field(default="", repr=False)
+    broker_url: str = field(default="", repr=False)
+    broker_ca: str | None = None
+    broker_cert: str | None = None
+    broker_key: str | None = None
+    vouch: Vouch = Vouch.OFF
+    management_url: str | None = field(default=None, repr=False)
     schema: str = "postroad"
     roles: frozenset[Role] = ALL_ROLES
     topology: TopologyMode = TopologyMode.VERIFY
@@ -118,6 +130,18 @@ def _parts(text: str, schemes: Sequence[str], example: str) -> None:
         raise _Wrong(f"cannot be read; it looks like {example}") from None
     if parts.scheme not in schemes or port == 0 or not (parts.netloc or parts.query):
         raise _Wrong(f"is not a URL of this kind; it looks like {example}")
+    if "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
+        # The password's rest, behind what ends a host's name: it would be taken for the path, and printed as such.
+        raise _Wrong("has an @ behind the host; write / ? # @ : in user and password as %2F %3F %23 %40 %3A")
+
+
+def _file(text: str) -> str:
+    try:
+        with Path(text).open("rb"):
+            return text
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise _Wrong(f"is {text[:200]!r}; it must be a file that can be read ({why})") from None
 
 
 def _schema(text: str) -> str:
@@ -201,6 +225,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "the same database past any pooler: heartbeats and session locks"),
     Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to dispatch and consume",
             "the broker: amqp:// or amqps:// (`postgres:` comes with a later release)"),
+    Setting("POSTROAD_BROKER_CA", "broker_ca", _file, "the system's",
+            "for amqps://, the authorities that the broker's certificate must come from (PEM)"),
+    Setting("POSTROAD_BROKER_CERT", "broker_cert", _file, "not set",
+            "for amqps://, the certificate to show to the broker, with its chain (PEM)"),
+    Setting("POSTROAD_BROKER_KEY", "broker_key", _file, "in the certificate's file",
+            "its private key, not encrypted (PEM)"),
+    Setting("POSTROAD_VOUCH", "vouch", _one_of(Vouch), "off",
+            "`on`: each publish names the URL's user as `user_id`, and the broker refuses any other"),
     Setting("POSTROAD_MANAGEMENT_URL", "management_url", _http_url, "not set",
             "RabbitMQ's management API, for `topology verify` and `doctor` alone"),
     Setting("POSTROAD_SCHEMA", "schema", _schema, "postroad", "the database schema of Postroad's tables"),
@@ -264,6 +296,7 @@ def read_settings(
     if roles is not None:
         values["roles"] = roles
     problems += _missing(environment, needs_of(values["roles"]) if needs is None else needs)
+    problems += _useless(values)
     strangers, typos = _strangers(environment)
     problems += typos
     if problems:
@@ -279,6 +312,19 @@ def _missing(environment: Mapping[str, str], needs: frozenset[Need]) -> list[str
         for setting in wanted
         if not environment.get(setting.variable, "").strip()
     ]
+
+
+def _useless(values: Mapping[str, Any]) -> list[str]:
+    """Certificates that would protect nothing."""
+    url = values.get("broker_url", "")
+    certificates = {setting.variable: setting.field for setting in SETTINGS if setting.read is _file}
+    given = [variable for variable, name in certificates.items() if name in values]
+    problems = []
+    if given and url and not url.startswith("amqps:"):
+        problems.append(f"{' and '.join(given)} would protect nothing: POSTROAD_BROKER_URL is not amqps://")
+    if "broker_key" in values and "broker_cert" not in values:
+        problems.append("POSTROAD_BROKER_KEY needs POSTROAD_BROKER_CERT")
+    return problems
 
 
 def _strangers(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -65,6 +66,10 @@ def translated(url: str) -> Iterator[None]:
     except _REFUSED as error:
         message = f"{masked(url)} refused access ({error.sqlstate}); check the URL's user, password and database name"
         raise AccessRefused("PR303", message) from error
+    except ssl.SSLCertVerificationError as error:
+        why = " ".join(error.verify_message.split())
+        message = f"the certificate of {masked(url)} is not trusted ({why}); correct sslrootcert or host in the URL"
+        raise AccessRefused("PR303", message) from error
     except _AWAY as error:
         message = f"{masked(url)} cannot be reached ({type(error).__name__}); check that it runs and the URL is right"
         raise Unavailable("PR301", message) from error
@@ -109,6 +114,8 @@ def _readable() -> Iterator[None]:
     """Around what reads a URL."""
     try:
         yield
+    except OSError:  # A certificate that is not trusted is a ValueError besides.
+        raise
     except (ValueError, asyncpg.ClientConfigurationError) as error:
         message = "the database URL cannot be read; it looks like postgresql://user:password@host:5432/name"
         raise UsageError("PR201", message) from error
@@ -120,6 +127,8 @@ def masked(url: str) -> str:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
+        return "the database"
+    if "@" in parts.path:  # The rest of a password with a slash in it.
         return "the database"
     return f"database {parts.hostname or 'socket'}{port}{parts.path}"
 

@@ -19,13 +19,13 @@ class Outgoing:
     ticket: int
     exchange: str
     routing_key: str
-    body: bytes
+    body: bytes = field(repr=False)
     message_id: str
     type: str
     app_id: str
     correlation_id: str
     content_type: str
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     probe: bool = False
 
 
@@ -90,9 +90,9 @@ class Incoming:
     """One delivery as it came: bytes and wire properties, nothing decoded."""
 
     tag: Tag
-    body: bytes
+    body: bytes = field(repr=False)
     content_type: str
-    headers: Mapping[str, Any]
+    headers: Mapping[str, Any] = field(repr=False)
     exchange: str
     routing_key: str
     redelivered: bool

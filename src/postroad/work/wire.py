@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 _DEPTH: Final = 16
 _UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_DECIMAL = re.compile(r"(?!-0\.0$)-?[0-9]+\.[0-9]+")
 _BROKERS: Final = re.compile("x-(?:death|delivery-count|acquired-count|(?:first|last)-death-.*)|postroad-.*", re.DOTALL)
 """Headers that tell of the way of a message, not of what it is: a copy that took another is still a copy."""
 _MARKS: Final = frozenset({"$bytes", "$text", "$time", "$decimal", "$float", "$table"})
@@ -84,10 +84,15 @@ def _plain(value: Any) -> Any:
             return value
         case str() if _UNKEEPABLE.search(value) is None:
             return value
-        case float() if math.isfinite(value):
+        case float() if _is_decimal(value):
             return value
         case _:
             return _mark(value)
+
+
+def _is_decimal(value: float) -> bool:
+    """Whether PostgreSQL gives it back as it is: a jsonb knows no exponents (1e16 comes back whole) and no -0.0."""
+    return _DECIMAL.fullmatch(repr(value)) is not None
 
 
 def _mark(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from postroad.errors import PostroadError
 from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.database import nearby
+from postroad.runtime.operations import tls_of
 from postroad.transport.amqp.admin import Session, depths, verify
 from postroad.transport.amqp.connection import Address, AmqpSettings
 from postroad.transport.topology import dead_letter_queue
@@ -36,7 +37,7 @@ async def examine_broker(settings: Settings, subject: Subject | None = None) -> 
     try:
         address = Address.of(settings.broker_url)
         found = [judge_user(address)]
-        async with Session(address, AmqpSettings()) as session:
+        async with Session(address, AmqpSettings(tls=tls_of(settings))) as session:
             server = session.server
             if subject is not None:
                 found += await _topology(session, subject)

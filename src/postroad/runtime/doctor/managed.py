@@ -11,6 +11,7 @@ from postroad.clock import minutes
 from postroad.errors import PostroadError
 from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.upkeep import span
+from postroad.runtime.operations import tls_of
 from postroad.transport.amqp.compare import differences
 from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.management import matches, read_vhost
@@ -47,7 +48,8 @@ def examine_management(settings: Settings, subject: Subject | None) -> list[Find
         return _unseen("POSTROAD_BROKER_URL is not set: it names virtual host and user")
     try:
         address = Address.of(settings.broker_url)
-        seen = read_vhost(settings.management_url, vhost=address.vhost, user=address.user)
+        tls = tls_of(settings)
+        seen = read_vhost(settings.management_url, vhost=address.vhost, user=address.user, tls=tls)
     except PostroadError as error:
         return _unseen(str(error))
     return judge(subject.topology, seen, consumers=subject.consumers)

@@ -36,10 +36,14 @@ CREATE TABLE IF NOT EXISTS {schema}.migration (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The database roles that get their grants: names of roles that exist. None leaves a role out."""
+    """The database roles that get their grants: names of roles that exist. None leaves a role out.
+
+    The owner is whoever migrates; its grant is one that only the database's owner can give (`grants_of`).
+    """
 
     runtime: str | None = None
     author: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +98,24 @@ def _record(step: Migration, schema: str) -> str:
     return render(f"INSERT INTO {{schema}}.migration (number, name, serves, checksum) VALUES {values};", schema)  # noqa: S608
 
 
-def _grants(schema: str, roles: Roles) -> list[str]:
-    grants = Queries(files(__package__).joinpath("grants.sql").read_text("utf-8"), source="grants.sql")
-    given = [("runtime", roles.runtime), ("author", roles.author)]
-    for _, role in given:
+def grants_of(schema: str, roles: Roles) -> dict[str, str]:
+    """The SQL that gives each named role the least that it needs, by what it is; the owner's comes first.
+
+    Raises:
+        UsageError: PR107, a name is none that can stand in SQL as it is.
+    """
+    texts = Queries(files(__package__).joinpath("grants.sql").read_text("utf-8"), source="grants.sql")
+    given = {"owner": roles.owner, "runtime": roles.runtime, "author": roles.author}
+    for role in given.values():
         if role is not None and not _ROLE.fullmatch(role):
             message = f"role name {role!r} is not letters, digits and underscores"
             raise UsageError("PR107", message)
-    return [grants.text(name, schema).replace("{role}", f'"{role}"') + ";" for name, role in given if role]
+    return {kind: texts.text(kind, schema).replace("{role}", f'"{role}"') + ";" for kind, role in given.items() if role}
+
+
+def _grants(schema: str, roles: Roles) -> list[str]:
+    """What the owner gives; its own rights it has."""
+    return [text for kind, text in grants_of(schema, roles).items() if kind != "owner"]
 
 
 async def migrate(url: str, *, schema: str, roles: Roles, days_ahead: int = 14) -> Sequence[int]:

@@ -1,3 +1,7 @@
+-- name: owner
+-- What the role needs that migrates: to make the schema, which is its own from then on. It grants the others theirs.
+DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$;
+
 -- name: runtime
 -- What the runtime role may do: everything with rows, nothing with tables.
 GRANT USAGE ON SCHEMA {schema} TO {role};

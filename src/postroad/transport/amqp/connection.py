@@ -14,11 +14,12 @@ from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.clock import Clock, seconds
-from postroad.errors import SettingsError
+from postroad.errors import PostroadError, SettingsError
 from postroad.retry import full_jitter
 from postroad.signals.catalog import ConnectionBlocked, ConnectionDown, ConnectionUp
 from postroad.transport.amqp import faults
 from postroad.transport.amqp.tables import read_header
+from postroad.transport.amqp.tls import Tls
 
 if TYPE_CHECKING:
     from postroad.signals import Signals
@@ -33,7 +34,7 @@ class AmqpSettings:
     `heartbeat` is negotiated with the broker; a silent connection is given up after it and five seconds more.
     `vouch` sends the connection's user as `user_id`, which the broker checks. `first` and `most` bound the wait before
     a reconnect (full jitter); the count of tries starts anew once a connection has stood for `stable`. Each `watch` the
-    broker is asked how many messages and consumers each of our queues has.
+    broker is asked how many messages and consumers each of our queues has. `tls` counts for ``amqps://``.
     """
 
     heartbeat: timedelta = seconds(15)
@@ -46,6 +47,7 @@ class AmqpSettings:
     watch: timedelta = seconds(10)
     vouch: bool = False
     name: str = "postroad"
+    tls: Tls = field(default_factory=Tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,16 @@ class Address:
         Raises:
             SettingsError: it is not one.
         """
+        if "ssl_options=" in url.partition("?")[2]:  # They could switch verification off.
+            raise SettingsError("PR201", f"{faults.SETTING} has ssl_options; give POSTROAD_BROKER_CA and the like")
         try:
             parts = urlsplit(url)
             given = pika.URLParameters(url)
-        except Exception as error:
-            raise SettingsError("PR201", f"{faults.SETTING} is not a URL like amqp://user@host:5672/vhost") from error
+        except Exception:  # noqa: BLE001 - pika's reader raises many kinds
+            # Without its cause, whose text may quote a piece of the password.
+            raise SettingsError("PR201", f"{faults.SETTING} is not a URL like amqp://user@host:5672/vhost") from None
+        if "@" in parts.path:  # The rest of a password with a slash in it: it would be printed as the virtual host.
+            raise SettingsError("PR201", f"{faults.SETTING} has an @ behind the host; write / and @ as %2F and %40")
         if parts.scheme not in {"amqp", "amqps"}:
             raise SettingsError("PR201", f"{faults.SETTING} begins with {parts.scheme!r}; use amqp:// or amqps://")
         place = f"{given.host}:{given.port}, virtual host {given.virtual_host!r}"
@@ -84,13 +91,19 @@ class Address:
         return str(pika.URLParameters(self.url).host)
 
     def parameters(self, settings: AmqpSettings, *, role: str) -> pika.URLParameters:
-        """Fresh parameters: pika writes into them."""
+        """Fresh parameters: pika writes into them, and certificates are read anew.
+
+        Raises:
+            SettingsError: a certificate cannot be read.
+        """
         parameters = pika.URLParameters(self.url)
         parameters.heartbeat = max(round(settings.heartbeat.total_seconds()), 1)
         parameters.connection_attempts = 1
         parameters.socket_timeout = settings.connect_within.total_seconds()
         parameters.stack_timeout = settings.connect_within.total_seconds()
         parameters.client_properties = {"product": "Postroad", "connection_name": f"{settings.name}.{role}"}
+        if parameters.ssl_options is not None:
+            parameters.ssl_options = pika.SSLOptions(settings.tls.context(), parameters.host)
         return parameters
 
 
@@ -205,6 +218,8 @@ class RecoveringConnection:
                 on_close_callback=self._closed,
                 custom_ioloop=asyncio.get_running_loop(),
             )
+        except PostroadError as error:  # A certificate is missing, or half written: it may be whole next time.
+            self._lost(str(error))
         except OSError as error:
             self._lost(f"{faults.refused_connection(error, place=self._address.place)}")
 

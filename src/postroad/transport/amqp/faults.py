@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,6 +12,7 @@ from pika import exceptions
 from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed, AMQPConnectorStackTimeout
 
 from postroad.errors import AccessRefused, PostroadError, TopologyError, Unavailable
+from postroad.transport.amqp.tls import CA, CERTIFICATE
 
 SETTING: Final = "POSTROAD_BROKER_URL"
 
@@ -25,6 +27,9 @@ _UNEQUAL = re.compile(
     r"received (?P<declared>.+) but current is (?P<found>.+)"
 )
 _VALUE = re.compile(r"(?:the value )?'(?P<value>[^']*)'(?: of type '[^']*')?")
+# OpenSSL's names, which pika may have left in a text: "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] ..."
+_ALERT = re.compile(r"\[SSL: (\w*ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED))\]")
+_NO_TLS: Final = "WRONG_VERSION_NUMBER"
 _LONGEST_REASON: Final = 300
 _WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (socket.gaierror, "the host name is not known"),
@@ -40,6 +45,9 @@ _WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 def refused_connection(error: BaseException, *, place: str) -> AccessRefused | Unavailable:
     """What a failed attempt to connect to `place` (host, port and vhost, no password) means."""
+    mistrust = _mistrust(error)
+    if mistrust:
+        return AccessRefused("PR303", f"the broker at {place}: {mistrust}")
     code, text = _answer(error)
     if code == ACCESS_REFUSED:
         return AccessRefused(
@@ -52,6 +60,24 @@ def refused_connection(error: BaseException, *, place: str) -> AccessRefused | U
             f" enter in {SETTING}",
         )
     return Unavailable("PR302", f"the broker at {place} cannot be reached ({reason(error)}); see {SETTING}")
+
+
+def _mistrust(error: BaseException) -> str:
+    """What is wrong with a certificate, ours or the broker's, which a person must put right; else empty."""
+    for inner in _chain(error):
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            why = shorten(inner.verify_message)
+            return f"its certificate is not trusted ({why}); use the host name that it is for, and give its CA in {CA}"
+        if isinstance(inner, ssl.SSLError) and inner.reason == _NO_TLS:
+            return f"it does not speak TLS on this port; use the port of its TLS listener (5671) in {SETTING}"
+        alert = next(filter(None, (_ALERT.search(text) for text in _texts(inner))), None)
+        if alert is not None:
+            return f"it does not trust our certificate ({alert[1]}); give one that it knows in {CERTIFICATE}"
+    return ""
+
+
+def _texts(error: BaseException) -> list[str]:
+    return [str(argument) for argument in error.args if isinstance(argument, str)]
 
 
 def lost_connection(error: BaseException) -> Unavailable:

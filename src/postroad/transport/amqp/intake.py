@@ -15,6 +15,7 @@ from postroad.transport.amqp import faults
 from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.owed import Owed
 from postroad.transport.amqp.watch import Watch
+from postroad.transport.amqp.wire import incoming
 from postroad.transport.base import Incoming, Tag
 
 if TYPE_CHECKING:
@@ -197,8 +198,8 @@ class AmqpIntake:
     def _consume(self, channel: Any) -> None:
         if channel is not self._channel or not channel.is_open or not self.wanted:
             return
-        tag = f"{self.queue.encode()[:_NAME_PART].decode(errors='ignore')}.{self._clock.new_id()}"
-        self._consumer_tag = tag
+        named = self.queue.encode()[:_NAME_PART].decode(errors="ignore")
+        self._consumer_tag = tag = f"{named}.{self._clock.new_id()}"
         channel.basic_consume(
             self.queue, self._deliver, consumer_tag=tag, callback=lambda _frame: self._subscribed(channel, tag)
         )
@@ -217,21 +218,7 @@ class AmqpIntake:
             return
         number = method.delivery_tag
         self._owed.add(number)
-        self._buffer.append(
-            Incoming(
-                tag=Tag(self._generation, number),
-                body=body,
-                content_type=_text(properties.content_type) or "",
-                headers=properties.headers or {},
-                exchange=_text(method.exchange) or "",
-                routing_key=_text(method.routing_key) or "",
-                redelivered=bool(method.redelivered),
-                message_id=_text(properties.message_id),
-                type=_text(properties.type),
-                app_id=_text(properties.app_id),
-                user_id=_text(properties.user_id),
-            )
-        )
+        self._buffer.append(incoming(Tag(self._generation, number), method, properties, body))
         self._here.ring(self._caller)
 
     def _cancelled_by_broker(self, frame: Any) -> None:
@@ -390,10 +377,3 @@ def _close(channel: Any) -> bool:
         return False
     channel.close()
     return True
-
-
-def _text(value: Any) -> str | None:
-    """A short string; pika leaves one that is not UTF-8 as bytes."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return None if value is None else str(value)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from postroad.errors import AccessRefused, Unavailable
+from postroad.transport.amqp.tls import Tls
 from postroad.transport.topology import Binding
 
 SETTING: Final = "POSTROAD_MANAGEMENT_URL"
@@ -74,16 +75,20 @@ class Seen:
 
 
 class Management:
-    """A client of the API at `url`, whose user and password may stand in it."""
+    """A client of the API at `url`, whose user and password may stand in it; `tls` counts for ``https://``."""
 
-    def __init__(self, url: str) -> None:
-        """Nothing is asked yet."""
+    def __init__(self, url: str, tls: Tls | None = None) -> None:
+        """Nothing is asked yet.
+
+        Raises:
+            SettingsError: a certificate cannot be read.
+        """
         parts = urlsplit(url)
         self._base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         who = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         self._headers = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
         # A broker is inside: no proxy of the environment stands between.
-        self._opener = build_opener(ProxyHandler({}))
+        self._opener = build_opener(ProxyHandler({}), HTTPSHandler(context=(tls or Tls()).context()))
 
     def get(self, *path: str) -> Any:
         """The JSON document at `path`, each part quoted.
@@ -108,7 +113,9 @@ class Management:
                 raise Unavailable("PR302", text) from None
             raise Unavailable("PR302", f"the management API answers {code} to {path[0]!r}; see {SETTING}") from None
         except (URLError, OSError, ValueError) as error:
-            text = f"the management API cannot be reached ({type(error).__name__}); check {SETTING}"
+            cause = getattr(error, "reason", None)  # A URLError's; it may be a text.
+            kind = type(cause if isinstance(cause, Exception) else error).__name__
+            text = f"the management API cannot be reached ({kind}); check {SETTING}"
             raise Unavailable("PR302", text) from error
 
     def readable(self, *path: str) -> Any:
@@ -119,14 +126,14 @@ class Management:
             return None
 
 
-def read_vhost(url: str, *, vhost: str, user: str) -> Seen:
+def read_vhost(url: str, *, vhost: str, user: str, tls: Tls | None = None) -> Seen:
     """Everything that the commands need to see of `vhost`, and the rights of the AMQP user `user` there.
 
     Raises:
         AccessRefused: the API's user may not read queues, exchanges or bindings.
         Unavailable: the API is away.
     """
-    api = Management(url)
+    api = Management(url, tls)
     policies = Policies.read(api, vhost)
     bindings = [one for one in api.get("bindings", vhost) if one["source"]]
     return Seen(

@@ -136,6 +136,12 @@ class AmqpTransport:
             self._signals.emit(TopologyMismatch(kind, count))
         return differences
 
+    async def prove_user(self, exchange: str) -> None:
+        """Where publishes are vouched for, prove that they can be; see `admin.prove_user`."""
+        if self._settings.vouch:
+            async with admin.Session(self._address, self._settings) as session:
+                await admin.prove_user(session, exchange, self._address.user)
+
     async def depths(self, names: Iterable[str]) -> dict[str, int]:
         """How many messages are ready in each of these queues; see `admin.depths`."""
         async with admin.Session(self._address, self._settings) as session:

@@ -1,4 +1,4 @@
-"""The bytes of a publish on AMQP 0-9-1: method, header and body frames in one piece.
+"""The bytes of a publish on AMQP 0-9-1 (method, header and body frames in one piece), and what a delivery's say.
 
 pika builds the same frames from some twenty objects per message and sends each with a system call of its own, which
 is most of what a publish costs. A test compares every byte with pika's.
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pika.data import encode_table
 
+from postroad.transport.base import Incoming
+
 if TYPE_CHECKING:
-    from postroad.transport.base import Outgoing
+    from postroad.transport.base import Outgoing, Tag
 
 MARK: Final = "postroad-publish"
 """The header that names a publish: channel generation and number. A return carries it back; nothing else would."""
@@ -115,3 +117,27 @@ def _table(headers: Mapping[str, Any], mark: str) -> bytes:
         return b"".join(pieces)
     value = mark.encode()
     return b"".join((_SIZE.pack(len(_MARK_KEY) + 4 + len(value)), _MARK_KEY, _SIZE.pack(len(value)), value))
+
+
+def incoming(tag: Tag, method: Any, properties: Any, body: bytes) -> Incoming:
+    """A delivery as pika hands it over, in the transport's terms. Nothing is raised, whatever the properties hold."""
+    return Incoming(
+        tag=tag,
+        body=body,
+        content_type=_text(properties.content_type) or "",
+        headers=properties.headers or {},
+        exchange=_text(method.exchange) or "",
+        routing_key=_text(method.routing_key) or "",
+        redelivered=bool(method.redelivered),
+        message_id=_text(properties.message_id),
+        type=_text(properties.type),
+        app_id=_text(properties.app_id),
+        user_id=_text(properties.user_id),
+    )
+
+
+def _text(value: Any) -> str | None:
+    """A short string; pika leaves one that is not UTF-8 as bytes."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return None if value is None else str(value)
