@@ -45,7 +45,7 @@ async def handle(event: OrderPlaced, delivery: Delivery[asyncpg.Connection[async
 
 
 def sink(heard: Signal) -> None:
-    if isinstance(heard, ConsumerSubscribed):
+    if isinstance(heard, ConsumerSubscribed) and heard.consumer == "bench.queue":
         subscribed.set()
     elif isinstance(heard, ShardsHeld):
         dispatching.set()

@@ -29,7 +29,14 @@ from postroad.consume import Delivery, consumer
 from postroad.events import Producer
 from postroad.runtime import operations
 from postroad.runtime.app import App
-from postroad.signals.catalog import DeliveriesAcked, DeliveryDelayed, DeliveryQuarantined, OutboxCleared, ShardsHeld
+from postroad.signals.catalog import (
+    ConsumerSubscribed,
+    DeliveriesAcked,
+    DeliveryDelayed,
+    DeliveryQuarantined,
+    OutboxCleared,
+    ShardsHeld,
+)
 from postroad.sql.migrations import Roles, migrate
 
 if TYPE_CHECKING:
@@ -155,7 +162,7 @@ def consume(count: int, *, hot: bool) -> None:
     watch = Stopwatch(count)
 
     def sink(heard: Signal) -> None:
-        if type(heard).__name__ == "ConsumerSubscribed":
+        if isinstance(heard, ConsumerSubscribed) and heard.consumer == "bench.queue":
             watch.begin()
         elif isinstance(heard, DeliveriesAcked):
             watch.add(heard.count)

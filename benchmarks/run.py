@@ -68,14 +68,14 @@ class Contest:
 
 STAGED = ("setup", "fill", "dispatch")
 CONTESTS = (
-    Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 0.9),
+    Contest("dispatch", "floor", "floor.py", ("setup", "fill"), ("setup", "fill"), 1.0),
     Contest("dispatch", "faststream", "faststream_peer.py", ("setup", "fill"), (), None),
-    Contest("consume", "floor", "floor.py", STAGED, STAGED, 1.3, count=10_000),
-    Contest("consume-hot", "floor", "floor.py", STAGED, STAGED, None, count=10_000),
+    Contest("consume", "floor", "floor.py", STAGED, STAGED, 1.5, count=20_000),
+    Contest("consume-hot", "floor", "floor.py", STAGED, STAGED, None, count=20_000),
     Contest(
         "consume-two", "the target of 300/s", "", STAGED, (), 1.0, count=5_000, target=300,
     ),
-    Contest("consume", "faststream", "faststream_peer.py", STAGED, ("setup", "fill"), None, count=10_000),
+    Contest("consume", "faststream", "faststream_peer.py", STAGED, ("setup", "fill"), None, count=20_000),
     Contest("staging", "a plain INSERT", "floor.py", ("setup",), ("setup",), None, count=5_000),
     Contest(
         "latency-median", "the target of 25 ms", "", ("setup",), (), None,

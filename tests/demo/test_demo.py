@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_ten_days_of_flights_arrive_once_in_effect_while_everything_is_killed():
 @pytest.mark.sabotage
 @pytest.mark.timeout(400)
 def test_without_the_inbox_flights_are_doubled(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    given = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(given))
     outcome = run_demo(FLIGHTS, chaos=True, consumer_app="sabotaged:app")
     assert outcome.verdict.doubled > 0
     assert not sound(outcome)

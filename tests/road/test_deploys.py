@@ -266,7 +266,7 @@ def scaled(road: Road, watch: Watch) -> int:
 
 
 def holders(road: Road) -> set[str]:
-    sql = "SELECT DISTINCT holder FROM postroad.lease WHERE starts_with(name, 'shard:')"
+    sql = "SELECT DISTINCT holder FROM postroad.lease WHERE starts_with(name, 'shard:') AND holder IS NOT NULL"
     return {holder for (holder,) in road.rows(sql)}
 
 

@@ -218,6 +218,8 @@ class Author:
                 connection = None
                 await asyncio.sleep(0.1)
             await asyncio.sleep(self._pause)
+        if connection is not None:
+            await connection.close()
 
     async def _one(self, connection: asyncpg.Connection[asyncpg.Record], number: int, sequence: int) -> None:
         key = f"k{sequence % KEYS}"

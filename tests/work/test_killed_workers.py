@@ -26,7 +26,8 @@ TAKEN_OVER = QUICK.lease.total_seconds() + QUICK.sweep.total_seconds() + 2.0
 
 @asynccontextmanager
 async def worker(url):
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+    path = os.pathsep.join(filter(None, [str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path}
     child = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), url, env=env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

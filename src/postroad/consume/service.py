@@ -163,7 +163,7 @@ class ConsumerService:
         """
         try:
             while batch:
-                if self._group.full and len(batch) % _AT_ONCE == 0:
+                if len(batch) % _AT_ONCE == 0 and self._group.full:
                     await asyncio.sleep(0)
                 arrival = identified(self._consumer, received(batch.popleft()))
                 if self._open:

@@ -125,6 +125,7 @@ class Road:
             "POSTROAD_BROKER_URL": servers.broker_url,
             "POSTROAD_TOPOLOGY": "apply",
             "POSTROAD_GRACE_SECONDS": "10",
+            "POSTROAD_START_TIMEOUT": "120",  # One that is killed may come back while the broker restarts.
         }
         if chaos:  # A killed process's leases run out soon, so that the run stays short.
             shared |= {"POSTROAD_SHARD_LEASE_SECONDS": "3", "POSTROAD_WORKER_LEASE_SECONDS": "5"}

@@ -46,6 +46,8 @@ def text(attributes: Mapping[str, Any], name: str, *, most: int = MAX_TEXT) -> s
         return None
     if not isinstance(value, str):
         raise ContractError("PR501", f"attribute {name} is not text")
+    if value.isascii() and value.isprintable() and 0 < len(value) <= most:
+        return value  # Nearly every one: settled without a search.
     problem = text_problem(value, most=most)
     if problem:
         raise ContractError("PR501", f"attribute {name} {problem}")

@@ -78,9 +78,9 @@ class PooledConnection(_DriverConnection):
         self._loan = loan
 
     @property
-    def entangled(self) -> bool:
-        """Whether whoever has it set a savepoint by SQL of his own."""
-        return self._loan is not None and self._loan.savepoint
+    def loan(self) -> Loan | None:
+        """What holds until it goes back to the pool."""
+        return self._loan
 
     @override
     def get_reset_query(self) -> str:

@@ -22,12 +22,13 @@ T = TypeVar("T")
 class AsyncpgUnit:
     """One open transaction on a pooled asyncpg connection."""
 
-    __slots__ = ("_hand", "tx")
+    __slots__ = ("_hand", "_loan", "tx")
 
     def __init__(self, connection: Connection) -> None:
         """Speak for the transaction that is open on `connection`."""
         self.tx = connection
         self._hand = AsyncpgHand(connection)
+        self._loan = own(connection).loan
 
     @property
     def lost(self) -> bool:
@@ -45,7 +46,7 @@ class AsyncpgUnit:
     @property
     def entangled(self) -> bool:
         """See `Unit.entangled`."""
-        return own(self.tx).entangled
+        return self._loan is not None and self._loan.savepoint
 
     async def drive(self, pipeline: Pipeline[T]) -> T:
         """See `Unit.drive`."""
