@@ -31,6 +31,7 @@ _IDENTIFIER: Final = re.compile(r"[\w.$-]{1,63}")
 _LOST_STATES: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "53300"})
 _NO_RIGHT: Final = "42501"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_OURS: Final = frozenset({"database", "dependency"})  # What pauses are called that are not an author's.
 _DEEPEST: Final = 16
 
 
@@ -117,10 +118,12 @@ class Dependency:
         """Refuse what could never be asked.
 
         Raises:
-            UsageError: PR101, the name is not one, `check` is not an ``async def``, or `timeout` is not above zero.
+            UsageError: PR101, the name is not one or is ours, `check` is no ``async def``, `timeout` is not above zero.
         """
         if not _NAME.fullmatch(self.name):
             problem = "a name is lower-case letters, digits, '.', '_' and '-', at most 63"
+        elif self.name in _OURS:
+            problem = "that name is Postroad's own; say which one it is"
         elif not inspect.iscoroutinefunction(self.check):
             problem = "check is an `async def` that takes `use`; wrap what blocks in asyncio.to_thread"
         elif self.timeout <= timedelta(0):
@@ -157,6 +160,9 @@ class Rules:
         for given in self.down.values():
             if not isinstance(given, Dependency):
                 raise UsageError("PR101", f"down maps exception classes to a Dependency; {given!r} is none")
+        names = [each.name for each in {id(each): each for each in self.down.values()}.values()]
+        if len(set(names)) < len(names):
+            raise UsageError("PR101", f"two dependencies of one name among {', '.join(sorted(names))}; keep one value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

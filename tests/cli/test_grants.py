@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,6 +16,7 @@ from pika import exceptions
 
 from postroad.asyncpg import within
 from postroad.runtime.exits import Exit
+from postroad.testing.process import wait_until
 from postroad.transport.permissions import BrokerUser
 from runtime.processes import Running, import_app, postroad
 
@@ -130,10 +130,7 @@ async def stage(url: str, count: int) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)  # a poll: other processes tell nothing
+    assert wait_until(condition)
 
 
 # --- and nothing more -----------------------------------------------------------------------------------------------

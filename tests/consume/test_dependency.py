@@ -196,8 +196,8 @@ def blocking(use):
 
 @pytest.mark.parametrize(
     "given",
-    [{"name": "No Name"}, {"check": blocking}, {"timeout": seconds(0)}, {"name": ""}],
-    ids=["name", "check", "timeout", "empty"],
+    [{"name": "No Name"}, {"check": blocking}, {"timeout": seconds(0)}, {"name": ""}, {"name": "database"}],
+    ids=["name", "check", "timeout", "empty", "ours"],
 )
 def test_a_dependency_that_cannot_be_asked_is_refused(given):
     wanted = {"name": "gateway", "check": ping, **given}
@@ -209,3 +209,10 @@ def test_a_dependency_that_cannot_be_asked_is_refused(given):
 def test_rules_that_name_no_dependency_are_refused(down):
     with pytest.raises(UsageError, match="PR101"):
         Rules(down=down)
+
+
+def test_two_dependencies_of_one_name_are_refused_and_one_may_be_named_twice():
+    gateway = Dependency("gateway", check=ping)
+    assert Rules(down={GatewayDown: gateway, OSError: gateway}).down[OSError] is gateway
+    with pytest.raises(UsageError, match="two dependencies of one name"):
+        Rules(down={GatewayDown: gateway, OSError: Dependency("gateway", check=ping)})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,6 +190,17 @@ async def test_without_the_breaker_publishes_that_close_the_channel_would_slow_t
 # --- a queue that never answers ---------------------------------------------------------------------------------------
 
 
+@contextmanager
+def suspended(rabbit: Any, url: str) -> Iterator[None]:
+    """The queue `hung` of a virtual host answers nothing in the block."""
+    process = f"'{url.rpartition('/')[2]}_hung'"
+    rabbit.evaluate(f"sys:suspend({process})")
+    try:
+        yield
+    finally:
+        rabbit.evaluate(f"sys:resume({process})")
+
+
 async def beside_a_hung_queue(road: Road, url: str, rabbit: Any) -> tuple[float, float]:
     def bind(channel: Any) -> None:
         channel.queue_declare("hung", durable=True, arguments={"x-queue-type": "quorum"})
@@ -199,12 +211,8 @@ async def beside_a_hung_queue(road: Road, url: str, rabbit: Any) -> tuple[float,
 
     await at_the_broker(url, bind)
     quiet = await road.p99(hung)
-    process = f"'{url.rpartition('/')[2]}_hung'"
-    rabbit.evaluate(f"sys:suspend({process})")
-    try:
+    with suspended(rabbit, url):
         return quiet, await road.p99(hung, lasts=2 * LASTS)
-    finally:
-        rabbit.evaluate(f"sys:resume({process})")
 
 
 @pytest.mark.heavy
@@ -252,12 +260,8 @@ async def beside_all_of_it(road: Road, url: str, rabbit: Any) -> tuple[float, fl
 
     await at_the_broker(url, bind)
     quiet = await road.p99()
-    process = f"'{url.rpartition('/')[2]}_hung'"
-    rabbit.evaluate(f"sys:suspend({process})")
-    try:
+    with suspended(rabbit, url):
         return quiet, await road.p99(beside, lasts=2 * LASTS)
-    finally:
-        rabbit.evaluate(f"sys:resume({process})")
 
 
 @pytest.mark.heavy

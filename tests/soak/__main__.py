@@ -58,7 +58,7 @@ def strike(world: World, due: Due) -> None:
         victim.kill()
     else:
         with paused(victim.process.pid):
-            time.sleep(due.lasts)
+            time.sleep(due.lasts)  # so long the fault lasts
 
 
 def disturb_the_broker(world: World, due: Due) -> None:
@@ -73,11 +73,11 @@ def disturb_the_broker(world: World, due: Due) -> None:
         case Fault.QUEUE_FULL:
             full = json.dumps({"max-length": 1, "overflow": "reject-publish"})
             world.rabbit.ctl("set_policy", "full", "^soak[.]moves$", full, "--apply-to", "queues")
-            time.sleep(due.lasts)
+            time.sleep(due.lasts)  # so long the fault lasts
             world.rabbit.ctl("clear_policy", "full")
         case _:
             (world.line.cut if due.fault is Fault.BROKER_LINE_CUT else world.line.stall)()
-            time.sleep(due.lasts)
+            time.sleep(due.lasts)  # so long the fault lasts
             world.line.heal()
 
 
@@ -98,11 +98,11 @@ def soak(folder: Path, *, lasts: float, seed: int, rate: int, say: Callable[[str
         with Author(world, per_second=rate) as author:
             began = time.monotonic()
             for due in drawn(seed, lasts=lasts):
-                time.sleep(max(0.0, began + due.at - time.monotonic()))
+                time.sleep(max(0.0, began + due.at - time.monotonic()))  # until it is due
                 say(f"{time.monotonic() - began:7.1f} s  {due.fault}  ({author.staged} events)")
                 deal(world, author, due)
                 dealt[due.fault] += 1
-            time.sleep(max(0.0, began + lasts - time.monotonic()))
+            time.sleep(max(0.0, began + lasts - time.monotonic()))  # traffic alone, to the end
         rested = at_rest(world, within_seconds=REST_SECONDS)
         codes = [member.stop() for members in world.members.values() for member in members]
         found = world.found()

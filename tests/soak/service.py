@@ -41,7 +41,7 @@ async def see(event: Moved, delivery: Delivery[Connection]) -> None:
         "INSERT INTO seen (number, attempt, process) VALUES ($1, $2, $3)", event.number, delivery.attempt, os.getpid()
     )
     if event.slow:
-        await asyncio.sleep(event.slow)
+        await asyncio.sleep(event.slow)  # the fault: a handler that takes its time
 
 
 @consumer(Weighed, name="soak.weights", order="latest", max_runtime=seconds(20))

@@ -216,8 +216,8 @@ class Author:
                 if connection is not None:  # Whether it was committed, the rows will tell.
                     connection.terminate()
                 connection = None
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(self._pause)
+                await asyncio.sleep(0.1)  # no hot loop while the database is away
+            await asyncio.sleep(self._pause)  # the rate of its traffic
         if connection is not None:
             await connection.close()
 
