@@ -1,0 +1,155 @@
+"""The declaration of a job: a plain function, and beside it the value that says how it is run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
+
+from pydantic import PydanticUserError, TypeAdapter
+
+from postroad.clock import minutes
+from postroad.errors import UsageError
+from postroad.failures import Rules
+from postroad.retry import Backoff
+
+if TYPE_CHECKING:
+    from postroad.sql.drive import Transactions
+
+A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+LONGEST: Final = timedelta(days=7)
+_ATTRIBUTE: Final = "__postroad_job__"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+_ARGUMENTS: Final = 2
+_RETRY: Final = Backoff()
+_RULES: Final = Rules()
+_MOST_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job(Generic[A]):
+    """How one function is run as a job; its name is in the rows of `work`, so it stays for life."""
+
+    name: str
+    queue: str
+    function: Callable[..., Any] = field(repr=False)
+    adapter: TypeAdapter[A] = field(repr=False)
+    retry: Backoff = _RETRY
+    rules: Rules = _RULES
+    max_runtime: timedelta = minutes(5)
+    concurrency: int = 8
+    fleet: int | None = None
+    max_bytes: int = _MOST_BYTES
+    on: Transactions[Any] | None = None
+    threaded: bool = False
+    """Whether its function is a plain ``def``, which runs on a thread."""
+
+
+def job(
+    name: str,
+    *,
+    queue: str | None = None,
+    retry: Backoff = _RETRY,
+    rules: Rules = _RULES,
+    max_runtime: timedelta = minutes(5),
+    concurrency: int = 8,
+    fleet: int | None = None,
+    max_bytes: int = _MOST_BYTES,
+    on: Transactions[Any] | None = None,
+) -> Callable[[F], F]:
+    """Make a function ``work(request, run)`` the job `name`: started by a committed row, until it has an outcome.
+
+    `request` is any type that pydantic can read from JSON, as annotated. The function runs at least once for each
+    row: a killed worker's job starts again elsewhere, within the worker's lease plus one sweep. What it commits through
+    ``run.transaction()`` is fenced: it takes effect only while the job is this run's. What it does elsewhere may happen
+    again.
+
+    Args:
+        name: the kind of job in every row; lower-case letters, digits, ``.``, ``_``, ``-``, at most 200.
+        queue: where its rows wait; by default a queue of its own, with the job's name. Jobs that share a queue share
+            its `concurrency`, `fleet`, and pauses.
+        retry: the budget of attempts and the delays between them; `max_age` counts from the time that it was first due.
+        rules: which of the author's exceptions mean drop, quarantine or try again.
+        max_runtime: the time limit of one attempt, after which it is cancelled and charged. A thread cannot be stopped:
+            one that goes on is reported stuck, its slot is opened again, and what it still commits changes nothing.
+        concurrency: how many jobs of the queue run at once in a process.
+        fleet: how many run at once in all processes together; by default as many as the processes have room for.
+        max_bytes: the longest request, as JSON.
+        on: whose transactions ``run.transaction()`` opens; by default the App's own pool, or psycopg for ``def``.
+
+    Returns:
+        A decorator that leaves the function as it is: it can still be called in a test.
+
+    Raises:
+        UsageError: PR101, naming everything that is wrong with the declaration.
+    """
+
+    def declare(function: F) -> F:
+        adapter, problems = _request(function)
+        problems += _problems(name, queue or name, max_runtime=max_runtime, counts=(concurrency, fleet, max_bytes))
+        threaded = not inspect.iscoroutinefunction(function)
+        if on is not None and threaded is not bool(getattr(on, "threaded", False)):
+            problems.append("a `def` job needs transactions of threads, and an `async def` job others; leave `on` out")
+        if problems or adapter is None:
+            raise UsageError("PR101", f"job {name!r} is not valid: {'; '.join(problems)}")
+        value = Job(
+            name=name, queue=queue or name, function=function, adapter=adapter, retry=retry, rules=rules,
+            max_runtime=max_runtime, concurrency=concurrency, fleet=fleet, max_bytes=max_bytes, on=on,
+            threaded=threaded,
+        )  # fmt: skip
+        setattr(function, _ATTRIBUTE, value)
+        return function
+
+    return declare
+
+
+def job_of(function: Callable[..., Any]) -> Job[Any]:
+    """The job that `function` was declared as.
+
+    Raises:
+        UsageError: it was not decorated with `job`.
+    """
+    found = getattr(function, _ATTRIBUTE, None)
+    if not isinstance(found, Job):
+        shown = getattr(function, "__qualname__", type(function).__name__)
+        raise UsageError("PR101", f"{shown} is not a job; decorate it with @job(name)")
+    return found
+
+
+def _request(function: Callable[..., Any]) -> tuple[TypeAdapter[Any] | None, list[str]]:
+    """The adapter of the function's first argument, or what is wrong with its shape."""
+    if not inspect.isroutine(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return None, ["it is neither an 'async def' nor a 'def' function, or it yields"]
+    names = list(inspect.signature(function).parameters)
+    if len(names) != _ARGUMENTS:
+        return None, ["the function takes two arguments: the request and its run"]
+    try:
+        # Of the first alone: `Run` may well be imported for type checkers only.
+        first = {names[0]: inspect.get_annotations(function)[names[0]]}
+        bearer = type("request", (), {"__annotations__": first})
+        hints = get_type_hints(bearer, globalns=getattr(function, "__globals__", {}), include_extras=True)
+        return TypeAdapter(hints[names[0]]), []
+    except KeyError:
+        return None, [f"the request {names[0]!r} has no annotation, so nothing can check what a row holds"]
+    except (NameError, PydanticUserError) as error:
+        return None, [f"the annotation of {names[0]!r} cannot be read ({type(error).__name__}); import it at run time"]
+
+
+def _problems(
+    name: str, queue: str, *, max_runtime: timedelta, counts: tuple[int, int | None, int]
+) -> list[str]:  # fmt: skip
+    problems = [
+        f"{word} {given!r} is not lower-case letters, digits, '.', '_' and '-', at most 200, from a letter or digit on"
+        for word, given in {"the name": name, "the queue": queue}.items()
+        if not _NAME.fullmatch(given)
+    ]
+    if not timedelta(0) < max_runtime <= LONGEST:
+        problems.append(f"max_runtime is above zero and at most {LONGEST}")
+    if any(count is not None and count < 1 for count in counts):
+        problems.append("concurrency, fleet and max_bytes are at least 1")
+    return problems
