@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,28 @@ def test_without_the_notes_nobody_says_where_a_stray_was_created(settings: dict[
     )
     _, receipt, _ = stopped(LEAVER_MODE="strays", PYTHONPATH=f"{tmp_path}:{APPS}", **settings)
     assert not any("poller" in stray for stray in receipt["strays"])
+
+
+@pytest.mark.parametrize(("mode", "name"), [("thread", "spinner"), ("pool", "spinner_0")])
+def test_a_stray_thread_that_keeps_the_interpreter_cannot_keep_the_process(
+    settings: dict[str, str], mode: str, name: str
+) -> None:
+    given = {**settings, "POSTROAD_GRACE_SECONDS": "2"}
+    app, receipt, taken = stopped(LEAVER_MODE=mode, **given)
+    assert receipt["strays"] == [f"thread {name}: spin (leaver.py:{line_of('def spin')})"]
+    assert app.process.returncode == -signal.SIGALRM
+    assert taken < 3
+
+
+@pytest.mark.sabotage
+def test_without_the_alarm_a_stray_thread_keeps_the_process(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import postroad.runtime.serve as serve\nserve.stray_threads = lambda prefix: []\n"
+    )
+    given = {**settings, "PYTHONPATH": f"{tmp_path}:{APPS}", "POSTROAD_GRACE_SECONDS": "1", "LEAVER_MODE": "thread"}
+    with Running("leaver:app", **given) as app:
+        app.ready()
+        app.process.send_signal(signal.SIGTERM)
+        app.wait_for("shutdown_receipt")
+        with pytest.raises(subprocess.TimeoutExpired):
+            app.process.wait(2.5)

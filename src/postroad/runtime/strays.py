@@ -91,7 +91,8 @@ class Notes:
         Safe from any thread.
         """
         tasks = [] if self._loop is None else self._tasks(self._loop, ours)
-        found = [*tasks, *(_threads(prefix) if self._everything else ())]
+        threads = [stray for _, stray in stray_threads(prefix)] if self._everything else []
+        found = [*tasks, *threads]
         if len(found) > MOST:
             found[MOST - 1 :] = [Stray("more", f"{len(found) - MOST + 1} more", "")]
         return found
@@ -120,6 +121,20 @@ def place(code: CodeType, line: int | None = None) -> str:
     """A place in code as people read it; of a file's path only the name, as in other safe texts."""
     where = os.path.basename(code.co_filename)  # noqa: PTH119 - a name in a code object, not a file
     return f"{code.co_qualname} ({where}:{code.co_firstlineno if line is None else line})"
+
+
+def stray_threads(prefix: str) -> list[tuple[threading.Thread, Stray]]:
+    """The threads that nobody owns, by name: not the main one, not the caller's, none named with `prefix`."""
+    stacks = sys._current_frames()  # noqa: SLF001 - the only way to see where a thread is
+    spared = (threading.main_thread(), threading.current_thread())
+    threads = [each for each in threading.enumerate() if each not in spared and not each.name.startswith(prefix)]
+    found = [(thread, _stray_thread(thread, stacks.get(thread.ident or 0))) for thread in threads]
+    return sorted(((thread, stray) for thread, stray in found if stray is not None), key=lambda pair: pair[1].name)
+
+
+def keeps_interpreter(thread: threading.Thread) -> bool:
+    """Whether the interpreter's end waits for it: it is no daemon, or a pool's worker (daemon or not)."""
+    return not thread.daemon or getattr(getattr(thread, "_target", None), "__module__", "") in _STARTERS
 
 
 def in_words(stray: Stray) -> str:
@@ -153,17 +168,6 @@ def _creator(task: asyncio.Task[Any]) -> str:
 def _line(code: CodeType, offset: int) -> int:
     lines = [line for begin, end, line in code.co_lines() if begin <= offset < end and line is not None]
     return lines[0] if lines else code.co_firstlineno
-
-
-def _threads(prefix: str) -> list[Stray]:
-    stacks = sys._current_frames()  # noqa: SLF001 - the only way to see where a thread is
-    spared = (threading.main_thread(), threading.current_thread())
-    found = [
-        _stray_thread(thread, stacks.get(thread.ident or 0))
-        for thread in threading.enumerate()
-        if thread not in spared and not thread.name.startswith(prefix)
-    ]
-    return sorted((stray for stray in found if stray is not None), key=lambda stray: stray.name)
 
 
 def _stray_thread(thread: threading.Thread, stack: FrameType | None) -> Stray | None:

@@ -41,6 +41,10 @@ async def leave(stop: asyncio.Event, ready: Readiness) -> None:
         pool = ThreadPoolExecutor(2)
         pool.submit(int).result()  # An idle worker is nobody's concern.
         kept.append(pool)
+    if MODE == "thread":
+        threading.Thread(target=spin, name="spinner", daemon=False).start()
+    if MODE == "pool":
+        kept.append(ThreadPoolExecutor(1, thread_name_prefix="spinner").submit(spin))
     if MODE == "endless":
         for _ in range(3):
             app.executor.submit(poll)
