@@ -85,6 +85,10 @@ class AccessRefused(Unavailable):
     """Theirs: wrong password, or rights that are missing; a person must act."""
 
 
+class Overloaded(PostroadError):
+    """The moment's: a bound is reached, and nothing was taken; try later, or refuse in your turn."""
+
+
 class LeaseLost(PostroadError):
     """The world's: another process may hold the name by now; stop at once, write nothing."""
 

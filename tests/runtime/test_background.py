@@ -14,10 +14,12 @@ import pytest
 
 from postroad import Executor
 from postroad.clock import seconds
-from postroad.errors import Unavailable, UsageError
+from postroad.errors import Overloaded, PostroadError, UsageError
 from postroad.events.cause import Cause, cause, current_cause
+from postroad.failures import FailureClass, Rules, classify
 from postroad.runtime import background
 from postroad.runtime.app import App
+from postroad.runtime.settings import Settings
 from postroad.signals.catalog import (
     ExecutorFull,
     ExecutorLoad,
@@ -106,7 +108,7 @@ async def flood(limited: Executor, count: int) -> tuple[int, list[weakref.ref[An
         payloads.append(weakref.ref(payload))
         try:
             limited.submit(wait, payload)
-        except Unavailable:
+        except Overloaded:
             refused += 1
     del payload
     gc.collect()
@@ -137,7 +139,7 @@ async def test_it_takes_again_once_there_is_room(heard: Heard) -> None:
     async with executor(heard, concurrency=1, queue=0) as limited:
         first = limited.submit(double, 1)
         with pytest.raises(
-            Unavailable, match=r"executor 'executor' is full \(1 run, 0 wait\): double was not taken.*PR310"
+            Overloaded, match=r"executor 'executor' is full \(1 run, 0 wait\): double was not taken.*PR310"
         ):
             limited.submit(double, 2)
         await first
@@ -314,7 +316,7 @@ async def test_what_is_in_hand_at_the_end_is_finished_and_nothing_more_is_taken(
 
     async def late(limited: Executor) -> None:
         await until(lambda: bool(ended))
-        with pytest.raises(Unavailable, match=r"stops: .*PR310"):
+        with pytest.raises(Overloaded, match=r"stops: .*PR310"):
             limited.submit(work, "too late")
         ended.append("refused")
 
@@ -336,7 +338,7 @@ async def test_at_two_thirds_of_the_grace_period_the_rest_is_cancelled_and_named
     [receipt] = heard.all(ShutdownReceipt)
     assert (receipt.finished, receipt.abandoned, receipt.unfinished) == (0, 3, ("runs", "waits (2)"))
     for work in (runs, *waits):
-        with pytest.raises(Unavailable, match="PR311"):
+        with pytest.raises(PostroadError, match="PR311"):
             await work
 
 
@@ -363,7 +365,7 @@ async def test_one_may_be_cancelled_before_and_after_it_began(heard: Heard) -> N
         await asyncio.sleep(0)
         for work in (waits, runs, runs):
             work.cancel()
-            with pytest.raises(Unavailable, match="PR311"):
+            with pytest.raises(PostroadError, match="PR311"):
                 await work
     assert [(s.task, s.result) for s in heard.all(ExecutorSettled)] == [("waits", "cancelled"), ("runs", "cancelled")]
     assert heard.all(ShutdownReceipt)[0].unfinished == ()
@@ -425,3 +427,23 @@ def test_an_app_takes_an_executor_and_nothing_else() -> None:
     assert App("mine", executor=own).executor is own
     with pytest.raises(UsageError, match=r"executor is int, not a postroad.Executor \[PR101\]"):
         App("mine", executor=4)  # type: ignore[arg-type]
+
+
+async def test_an_app_that_is_refused_a_running_executor_leaves_it_running(heard: Heard) -> None:
+    async with executor(heard) as limited:
+        with pytest.raises(
+            UsageError, match=r"executor 'executor' runs already; each App needs one of its own \[PR101\]"
+        ):
+            async with App("second", executor=limited, settings=Settings(roles=frozenset())):
+                pass
+        assert await limited.submit(double, 1) == 2
+
+
+async def test_a_full_executor_is_no_dependency_that_is_down(heard: Heard) -> None:
+    async with executor(heard, concurrency=1, queue=0) as limited:
+        limited.submit(double, 1)
+        with pytest.raises(Overloaded) as refused:
+            limited.submit(double, 2)
+    verdict = classify(refused.value, rules=Rules(), attempt=1)
+    assert verdict.failure is FailureClass.TRANSIENT
+    assert not verdict.connection_lost

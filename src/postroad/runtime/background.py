@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
 from postroad.clock import SYSTEM_CLOCK, seconds
-from postroad.errors import Unavailable, UsageError
+from postroad.errors import Overloaded, PostroadError, UsageError
 from postroad.runtime.executor import Tasks, safe_reason
 from postroad.runtime.shutdown import FINISH, LET_GO, Tally, Told, receipt
 from postroad.runtime.strays import INSIDE, Notes
@@ -43,7 +43,7 @@ class Executor:
     **What a crash loses.** What waits and what runs is in memory alone: kill -9, a lost machine or the end of the
     grace period lose it, and nobody runs it again. What must happen is a job (`enqueue`, in your transaction).
 
-    At most `concurrency` tasks run at once and `queue` more wait; the next is refused (`Unavailable`, PR310) while
+    At most `concurrency` tasks run at once and `queue` more wait; the next is refused (`Overloaded`, PR310) while
     the submitter still can say so to whoever asked. A task runs in a copy of its submitter's context, so that what it
     publishes carries the same correlation. Its error becomes the signal `TaskFailed`, never with its text, unless
     somebody awaits it.
@@ -105,7 +105,7 @@ class Executor:
         the task is cancelled. Keyword arguments: ``functools.partial``.
 
         Raises:
-            Unavailable: PR310, as many run and wait as may, or it stops; nothing was taken.
+            Overloaded: PR310, as many run and wait as may, or it stops; nothing was taken.
             UsageError: PR107, `function` is not an ``async def`` function, or the limit is not positive; PR101, the
                 executor does not run.
         """
@@ -131,7 +131,7 @@ class Executor:
         on, what it returns is dropped, and its thread is told of as stuck and not used until it returns.
 
         Raises:
-            Unavailable: PR310, as many run and wait as may, or it stops; nothing was taken.
+            Overloaded: PR310, as many run and wait as may, or it stops; nothing was taken.
             UsageError: PR107, `function` is ``async def`` or cannot be called, or the limit is not positive; PR101,
                 the executor does not run.
         """
@@ -242,7 +242,7 @@ class Executor:
             ground.signals.emit(ExecutorFull(self.name, waiting, running))
         said = "stops" if self._stopping else f"is full ({running} run, {waiting} wait)"
         message = f"executor {self.name!r} {said}: {work.name} was not taken; try later, or enqueue a job"
-        raise Unavailable("PR310", message)
+        raise Overloaded("PR310", message)
 
     def _fill(self) -> None:
         """Start what there is room for."""
@@ -304,7 +304,7 @@ class Executor:
             self._running.discard(work)
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
-            cancelled = Unavailable("PR311", f"background task {work.name} was cancelled")
+            cancelled = PostroadError("PR311", f"background task {work.name} was cancelled")
             self._settle(work, ground, "cancelled", error=cancelled)
         elif error is not None:
             self._settle(work, ground, "timed_out" if isinstance(error, Expired) else "failed", error=error)
@@ -350,7 +350,7 @@ class Executor:
             if waits:
                 self._waiting.remove(work)
         if waits:
-            error = Unavailable("PR311", f"background task {work.name} was cancelled before it began")
+            error = PostroadError("PR311", f"background task {work.name} was cancelled before it began")
             self._settle(work, ground, "cancelled", error=error)
 
     async def _quiet(self, told: Told, part: float) -> None:

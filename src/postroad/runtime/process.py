@@ -134,7 +134,8 @@ class Process:
         self.holder = clock.new_id()
         self.clock = clock
         self.chance = chance
-        self.executor = executor
+        self._executor = executor
+        self._executes = False
         self._notes = Notes(everything=not embedded)
         self._wiring = wiring
         self._embedded = embedded
@@ -203,7 +204,8 @@ class Process:
     async def _start(self) -> None:
         self._supervisor = Supervisor(self.tasks, signals=self.signals, clock=self.clock, chance=self.chance)
         self._deafen = DROPPED.subscribe(self.signals.emit)
-        self.executor.open(self.tasks, self.signals)
+        self._executor.open(self.tasks, self.signals)
+        self._executes = True
         self.tasks.task(self._beat(), name="pulse")
         await self._open_health()
         database = await self._open_database() if self.settings.database_url and self.settings.roles else None
@@ -238,8 +240,7 @@ class Process:
         if self._supervisor is not None:
             if not silent:
                 self.signals.emit(ShutdownBegan(self.told.cause, self.told.grace.total_seconds()))
-            await wind_down(self._supervisor, told=self.told)
-        await self.executor.close(self.told)
+            await self._wind_down(self._supervisor)
         if self._alive:
             await self._bounded("lifespan", self._lifespan.__aexit__(None, None, None), part=LET_GO)
         if self._supervisor is not None:
@@ -257,6 +258,11 @@ class Process:
         if not silent:
             self.emit_receipt()
 
+    async def _wind_down(self, supervisor: Supervisor) -> None:
+        await wind_down(supervisor, told=self.told)
+        if self._executes:  # After the services: while they finish, they may still submit.
+            await self._executor.close(self.told)
+
     def emit_receipt(self) -> None:
         """Tell of what nobody owns, and the last word: also when the process is about to be ended by force."""
         strays = self._notes.strays(ours=self.tasks.owns, prefix=PREFIX)
@@ -264,7 +270,7 @@ class Process:
             self.signals.emit(stray)
         self.signals.emit(
             receipt(
-                self._tally, self._wiring.receipt(), told=self.told, unfinished=self.executor.unfinished,
+                self._tally, self._wiring.receipt(), told=self.told, unfinished=self._executor.unfinished,
                 left=self.tasks.running, strays=map(in_words, strays),
             )
         )  # fmt: skip

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Submitted(Generic[T]):
     """A background task in hand: await it for its result, or leave it.
 
-    Awaiting raises what the task raised, TimeoutError at its time limit, or `Unavailable` (PR311) if it was cancelled;
-    cancelling the one who awaits does not cancel the task. It belongs to the executor's loop.
+    Awaiting raises what the task raised, TimeoutError at its time limit, or `PostroadError` (PR311) if it was
+    cancelled; cancelling the one who awaits does not cancel the task. It belongs to the executor's loop.
     """
 
     def __init__(self, work: Work, loop: asyncio.AbstractEventLoop, cancel: Callable[[], None]) -> None:
