@@ -28,7 +28,7 @@ def test_a_missing_extra_is_one_line_that_names_it():
 import json, sys
 sys.modules["pika"] = sys.modules["asyncpg"] = None
 import postroad
-from postroad import Producer, Subscription, Keep, Sensitive, Backoff, Rules, Drop, seconds
+from postroad import Producer, Subscription, Keep, Sensitive, Backoff, Rules, Drop, Executor, seconds
 try:
     postroad.App
 except Exception as error:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from postroad.failures import Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules
     from postroad.retry import Backoff
     from postroad.runtime.app import App
+    from postroad.runtime.background import Executor
 
 _ROOMS = {
     "App": "postroad.runtime.app",
@@ -19,6 +20,7 @@ _ROOMS = {
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
     "Drop": "postroad.failures",
+    "Executor": "postroad.runtime.background",
     "Keep": "postroad.events",
     "OutcomeUnknown": "postroad.failures",
     "Producer": "postroad.events",
@@ -70,6 +72,7 @@ __all__ = [
     "Delivery",
     "Dependency",
     "Drop",
+    "Executor",
     "Keep",
     "OutcomeUnknown",
     "Producer",

@@ -26,6 +26,8 @@ CODES: Final[dict[str, str]] = {
     "PR302": "the broker cannot be reached",
     "PR303": "access was refused",
     "PR304": "another process holds the lock",
+    "PR310": "the executor takes nothing more",
+    "PR311": "a background task was cancelled",
     "PR401": "a lease was lost",
     "PR501": "an envelope is not valid",
     "PR502": "an event type is not known here",
@@ -81,6 +83,10 @@ class Unavailable(PostroadError):
 
 class AccessRefused(Unavailable):
     """Theirs: wrong password, or rights that are missing; a person must act."""
+
+
+class Overloaded(PostroadError):
+    """The moment's: a bound is reached, and nothing was taken; try later, or refuse in your turn."""
 
 
 class LeaseLost(PostroadError):

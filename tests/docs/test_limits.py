@@ -12,7 +12,7 @@ from postroad.events import envelope, event_type, parse
 from postroad.outbox import stage, waiting
 from postroad.outbox.settings import DispatchSettings
 from postroad.retry import Backoff
-from postroad.runtime import app, health
+from postroad.runtime import app, background, health, strays
 from postroad.signals import prometheus
 from postroad.sql import manager
 from postroad.transport.amqp import tables
@@ -46,6 +46,10 @@ SETTINGS = DispatchSettings()
         ("{} rows or 8 MiB a statement", stage.MOST_ROWS),
         ("2,000 rows or {} MiB a statement", stage.MOST_BYTES // 2**20),
         ("the free slots, at most {}", lane._MOST),
+        ("{} at once and 100 that wait", background.CONCURRENCY),
+        ("8 at once and {} that wait", background.QUEUE),
+        ("that wait, {} s each", round(background.TIME_LIMIT.total_seconds())),
+        ("{}; the others are counted", strays.MOST),
         ("{} event types", prometheus.MOST_EVENT_TYPES),
         ("{} connections, 8 KiB", health._CONNECTIONS),
         ("64 connections, {} KiB", health._HEAD_BYTES // 1024),

@@ -87,6 +87,7 @@ def test_an_app_starts_becomes_ready_carries_an_event_and_stops_with_a_receipt(
         assert app.stop() < 10
         assert app.process.returncode == Exit.OK
         assert app.lines[-1]["signal"] == "shutdown_receipt"
+        assert (app.lines[-1]["left"], app.lines[-1]["strays"]) == ([], [])
         assert app.plain == []
 
 
@@ -105,6 +106,7 @@ def test_told_to_stop_under_load_nothing_is_lost_or_charged_and_it_is_gone_in_ti
         assert receipt["abandoned"] == 0
         assert receipt["finished"] + receipt["given_back"] > 0
         assert receipt["seconds"] < grace
+        assert (receipt["left"], receipt["strays"]) == ([], [])
     assert booked(postgres, database)[0] < 400
     assert count(postgres, database, "work") == 0
     assert count(postgres, database, "quarantine") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from postroad.runtime.executor import Tasks
 from postroad.runtime.shutdown import FINISH, GIVE_UP, Tally, Told, close_ground, receipt, wind_down
 from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signal, Signals
-from postroad.signals.catalog import DeliveryResult, DeliverySettled, WorkSettled
+from postroad.signals.catalog import DeliveryResult, DeliverySettled, ExecutorSettled, WorkSettled
 
 if TYPE_CHECKING:
     from postroad.owner import Readiness
@@ -55,11 +56,13 @@ def test_the_tally_counts_from_the_first_word_and_a_retry_once() -> None:
     for signal in (
         settled(DeliveryResult.OK), settled(DeliveryResult.RETRY), settled(DeliveryResult.GIVEN_BACK),
         WorkSettled("q", "retry", "ok", 0.0), WorkSettled("q", "job", "ok", 0.0),
-        WorkSettled("q", "job", "interrupted", 0.0),
+        WorkSettled("q", "job", "interrupted", 0.0), ExecutorSettled("e", "mail", "failed", 0.0, 0.0),
+        ExecutorSettled("e", "mail", "cancelled", 0.0, 0.0),
     ):  # fmt: skip
         tally(signal)
-    last = receipt(tally, (5, 7, 2), told=told)
-    assert (last.finished, last.given_back, last.abandoned) == (3 + 5, 2 + 7, 2)
+    last = receipt(tally, (5, 7, 2), told=told, unfinished=Counter({"mail": 3, "bill": 1}))
+    assert (last.finished, last.given_back, last.abandoned) == (4 + 5, 2 + 7, 2 + 4)
+    assert last.unfinished == ("bill", "mail (3)")
 
 
 class Stubborn:

@@ -23,6 +23,7 @@ from postroad.events import Subscribers
 from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.settings import DispatchSettings
+from postroad.runtime.background import Executor, check_executor
 from postroad.runtime.declarations import Declarations, check_background, check_schemas
 from postroad.runtime.exits import Exit
 from postroad.runtime.gate import Gate
@@ -75,6 +76,7 @@ class App:
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
         lifespan: Lifespan | None = None,
+        executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
         settings: Settings | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -83,8 +85,8 @@ class App:
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
         `consumer`. `lifespan` is an async generator function that yields one live object, several (a list, or a
-        mapping by type), for ``delivery.use(Type)``. `sinks` hear every signal, in the emitting thread. Without
-        `settings` the environment is read when it starts.
+        mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for ``app.executor``. `sinks`
+        hear every signal, in the emitting thread. Without `settings` the environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
@@ -92,6 +94,7 @@ class App:
         self.declarations = Declarations.of(name, publishes=publishes, consumers=consumers, lifespan=lifespan)
         self.name = name
         self.sinks = tuple(sinks)
+        self.executor = check_executor(name, executor)
         self._lifespan = lifespan
         self._settings = settings
         self._clock = clock
@@ -187,7 +190,7 @@ class App:
         return Process(
             Wires(self.declarations, self._backgrounds), settings, lifespan=self._lifespan,
             sinks=[*sinks, *self.sinks], metrics=metrics, clock=self._clock, chance=random.random,
-            loop_factory=fast_loop() if standalone else None, embedded=not standalone,
+            executor=self.executor, loop_factory=fast_loop() if standalone else None, embedded=not standalone,
         )  # fmt: skip
 
 

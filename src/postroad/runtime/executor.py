@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad.clock import seconds
 from postroad.errors import PostroadError, UsageError
 from postroad.runtime.slots import ThreadSlots
+from postroad.runtime.strays import INSIDE, Notes
 from postroad.signals.catalog import TaskFailed
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ class Tasks:
         except UsageError:
             work.close()
             raise
-        task = asyncio.get_running_loop().create_task(work, name=PREFIX + name)
+        loop = asyncio.get_running_loop()
+        if isinstance(loop.get_task_factory(), Notes):  # Ours need no note, and run on asyncio's own class of tasks.
+            task = asyncio.Task(work, loop=loop, name=PREFIX + name)
+        else:
+            task = loop.create_task(work, name=PREFIX + name)
         with self._lock:
             self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -106,6 +111,18 @@ class Tasks:
         if mine:
             await asyncio.wait(mine, timeout=within.total_seconds())
         return tuple(sorted(task.get_name() for task in mine if not task.done()))
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The names of all tasks and threads that still run, the caller's own apart; safe from any thread."""
+        with self._lock:
+            tasks = sorted(task.get_name() for task in self._tasks if not task.done())
+        return (*tasks, *self._alive())
+
+    def owns(self, task: asyncio.Task[Any]) -> bool:
+        """Whether it was started here; safe from any thread."""
+        with self._lock:
+            return task in self._tasks or getattr(task.get_coro(), "cr_code", None) is _Thread.root
 
     def _refuse_fork(self) -> None:
         here = os.getpid()
@@ -186,6 +203,7 @@ class _Thread:
         self._main = main
         self._failed = failed
         self._loop_factory = loop_factory
+        self._inside = INSIDE.get()
         # A daemon, so that one that does not end cannot keep the interpreter: it was reported by then.
         self._thread = threading.Thread(target=self._run, name=PREFIX + name, daemon=True)
 
@@ -209,6 +227,7 @@ class _Thread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        INSIDE.set(self._inside)
         try:
             work = self._main()
             if work is not None:
@@ -224,3 +243,6 @@ class _Thread:
     def _stray(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._failed(self.name, error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+
+    root: Final = _await.__code__
+    """The code of the task that runs an async main."""

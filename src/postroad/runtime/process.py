@@ -14,11 +14,12 @@ from postroad.errors import AccessRefused, PostroadError, Unavailable
 from postroad.leases import Keeper
 from postroad.outbox.unawaited import DROPPED
 from postroad.retry import full_jitter
-from postroad.runtime.executor import LoopFactory, Tasks, safe_reason, stray_handler
+from postroad.runtime.executor import PREFIX, LoopFactory, Tasks, safe_reason, stray_handler
 from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
 from postroad.runtime.operations import blamed, refuse_pooler
 from postroad.runtime.resources import Lifespan, Resources, living
 from postroad.runtime.shutdown import LET_GO, Tally, Told, close_ground, receipt, wind_down
+from postroad.runtime.strays import Notes, in_words
 from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signals, Sink
 from postroad.signals.catalog import ShutdownBegan, TaskFailed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from postroad.clock import Clock
     from postroad.owner import Service
+    from postroad.runtime.background import Executor
     from postroad.runtime.settings import Settings
 
 T = TypeVar("T")
@@ -119,6 +121,7 @@ class Process:
         metrics: Callable[[], bytes],
         clock: Clock,
         chance: Callable[[], float],
+        executor: Executor,
         loop_factory: LoopFactory | None = None,
         embedded: bool = False,
     ) -> None:
@@ -131,6 +134,9 @@ class Process:
         self.holder = clock.new_id()
         self.clock = clock
         self.chance = chance
+        self._executor = executor
+        self._executes = False
+        self._notes = Notes(everything=not embedded)
         self._wiring = wiring
         self._embedded = embedded
         self._lifespan = living(lifespan)
@@ -191,8 +197,15 @@ class Process:
             Unavailable: one of them cannot be reached within POSTROAD_START_TIMEOUT.
             UsageError: settings, schema or topology are wrong.
         """
+        self._notes.install()
+        with self._notes.inside():
+            await self._start()
+
+    async def _start(self) -> None:
         self._supervisor = Supervisor(self.tasks, signals=self.signals, clock=self.clock, chance=self.chance)
         self._deafen = DROPPED.subscribe(self.signals.emit)
+        self._executor.open(self.tasks, self.signals)
+        self._executes = True
         self.tasks.task(self._beat(), name="pulse")
         await self._open_health()
         database = await self._open_database() if self.settings.database_url and self.settings.roles else None
@@ -227,7 +240,7 @@ class Process:
         if self._supervisor is not None:
             if not silent:
                 self.signals.emit(ShutdownBegan(self.told.cause, self.told.grace.total_seconds()))
-            await wind_down(self._supervisor, told=self.told)
+            await self._wind_down(self._supervisor)
         if self._alive:
             await self._bounded("lifespan", self._lifespan.__aexit__(None, None, None), part=LET_GO)
         if self._supervisor is not None:
@@ -241,12 +254,26 @@ class Process:
         self._deafen()
         await self.tasks.cancel(within=seconds(min(self.told.left(1), 1.0)))
         await self.tasks.join(within=seconds(self.told.left(1)))
+        self._notes.remove()
         if not silent:
             self.emit_receipt()
 
+    async def _wind_down(self, supervisor: Supervisor) -> None:
+        await wind_down(supervisor, told=self.told)
+        if self._executes:  # After the services: while they finish, they may still submit.
+            await self._executor.close(self.told)
+
     def emit_receipt(self) -> None:
-        """Tell the last word: also when the process is about to be ended by force."""
-        self.signals.emit(receipt(self._tally, self._wiring.receipt(), told=self.told))
+        """Tell of what nobody owns, and the last word: also when the process is about to be ended by force."""
+        strays = self._notes.strays(ours=self.tasks.owns, prefix=PREFIX)
+        for stray in strays:
+            self.signals.emit(stray)
+        self.signals.emit(
+            receipt(
+                self._tally, self._wiring.receipt(), told=self.told, unfinished=self._executor.unfinished,
+                left=self.tasks.running, strays=map(in_words, strays),
+            )
+        )  # fmt: skip
 
     async def _bounded(self, name: str, work: Awaitable[Any], *, part: float = 1.0) -> None:
         try:

@@ -8,14 +8,16 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from postroad.errors import PostroadError
-from postroad.runtime.executor import LoopFactory, safe_reason
+from postroad.runtime.executor import PREFIX, LoopFactory, safe_reason
 from postroad.runtime.exits import Exit, exit_of
 from postroad.runtime.shutdown import GIVE_UP
+from postroad.runtime.strays import keeps_interpreter, stray_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,13 +105,17 @@ def _heard(told: Told) -> Iterator[None]:
         told.tell(signal.Signals(number).name)
         _arm(told)
 
+    before = threading.enumerate()
     previous = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if told.begun and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+        # A thread that an author's function left may keep the interpreter from ending: the alarm stays for it.
+        left = [thread for thread, _ in stray_threads(PREFIX) if thread not in before]
+        kept = any(keeps_interpreter(thread) for thread in left)
+        if told.begun and not kept and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -121,8 +127,10 @@ def _arm(told: Told) -> None:
 
 
 def _force(process: Process) -> None:
-    process.emit_receipt()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(Exit.FORCED)
+    try:
+        process.emit_receipt()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    finally:  # Whatever happens: the process must be gone.
+        os._exit(Exit.FORCED)

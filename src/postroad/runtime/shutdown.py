@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroad.runtime.supervisor import Supervisor, Tier
-from postroad.signals.catalog import DeliveryResult, DeliverySettled, ShutdownReceipt, WorkSettled
+from postroad.signals.catalog import DeliveryResult, DeliverySettled, ExecutorSettled, ShutdownReceipt, WorkSettled
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
@@ -101,13 +102,15 @@ class Tally:
         self.given_back = 0
 
     def __call__(self, signal: Signal) -> None:
-        """Hear of a settled delivery or row; a retry is counted as the delivery that it is."""
+        """Hear of a settled delivery, row or background task; a retry is counted as the delivery that it is."""
         if not self._told.begun:
             return
         if isinstance(signal, DeliverySettled):
             self._count(given_back=signal.result is DeliveryResult.GIVEN_BACK)
         elif isinstance(signal, WorkSettled) and signal.kind != "retry":
             self._count(given_back=signal.result in _INTERRUPTED)
+        elif isinstance(signal, ExecutorSettled) and signal.result != "cancelled":
+            self._count(given_back=False)
 
     def _count(self, *, given_back: bool) -> None:
         with self._lock:
@@ -139,10 +142,20 @@ async def close_ground(supervisor: Supervisor, *, told: Told) -> list[str]:
     return supervisor.holding(Tier.GROUND)
 
 
-def receipt(tally: Tally, more: tuple[int, int, int], *, told: Told) -> ShutdownReceipt:
-    """The last word of a process: what was counted here, and `more` that services counted themselves."""
+def receipt(
+    tally: Tally, more: tuple[int, int, int], *, told: Told, unfinished: Counter[str], left: Iterable[str] = (),
+    strays: Iterable[str] = (),
+) -> ShutdownReceipt:  # fmt: skip
+    """The last word of a process: what was counted here, and `more` that services counted themselves.
+
+    `unfinished` are background tasks by name: each was abandoned.
+    """
     finished, given_back, abandoned = more
-    return ShutdownReceipt(tally.finished + finished, tally.given_back + given_back, abandoned, told.elapsed)
+    names = tuple(name if count == 1 else f"{name} ({count})" for name, count in sorted(unfinished.items()))
+    return ShutdownReceipt(
+        tally.finished + finished, tally.given_back + given_back, abandoned + unfinished.total(), told.elapsed,
+        unfinished=names, left=tuple(left), strays=tuple(strays),
+    )  # fmt: skip
 
 
 async def _ended(supervisor: Supervisor, tier: Tier, *, told: Told, part: float, hurried: float | None = None) -> None:

@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     message = "metrics need prometheus_client; install `postroad[run]`"
     raise UsageError("PR108", message) from error
 
+from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class PrometheusSink:
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
+            **ExecutorMetrics(into, buckets=_LONG).hear,
         }
 
     def __call__(self, signal: Signal) -> None:

@@ -39,6 +39,10 @@ from postroad.signals.catalog.outbox import (
     ShardsHeld,
 )
 from postroad.signals.catalog.runtime import (
+    ExecutorFull,
+    ExecutorLoad,
+    ExecutorRefused,
+    ExecutorSettled,
     HealthServing,
     PartitionsKept,
     PublishDropped,
@@ -48,6 +52,7 @@ from postroad.signals.catalog.runtime import (
     ServiceStarted,
     ShutdownBegan,
     ShutdownReceipt,
+    Stray,
     TaskFailed,
     ThreadsStuck,
 )
@@ -86,6 +91,10 @@ __all__ = [
     "DeliveryQuarantined",
     "DeliveryResult",
     "DeliverySettled",
+    "ExecutorFull",
+    "ExecutorLoad",
+    "ExecutorRefused",
+    "ExecutorSettled",
     "HandlerStarted",
     "HealthServing",
     "InstallationConfirmed",
@@ -120,6 +129,7 @@ __all__ = [
     "ShutdownReceipt",
     "Signal",
     "StaleAcks",
+    "Stray",
     "SuspectStarted",
     "TaskFailed",
     "ThreadsStuck",

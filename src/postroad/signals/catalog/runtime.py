@@ -102,13 +102,73 @@ class ShutdownBegan(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownReceipt(Signal):
-    """The last word: what was finished, given back and abandoned, and how long it took."""
+    """The last word: what was finished, given back and abandoned, and how long it took.
+
+    `unfinished` names background tasks that were cancelled or never began: they are lost, and counted as abandoned.
+    `left` names tasks and threads of ours that still run, `strays` those that nobody owns, with their places.
+    """
 
     level: ClassVar[Level] = Level.INFO
     finished: int
     given_back: int
     abandoned: int
     seconds: float
+    unfinished: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stray(Signal):
+    """A task or thread that nobody owns ran on at shutdown: the function that it runs, and where it was `started`.
+
+    `kind` is *task*, *thread*, or *more* where there are too many to name. Where a thread was started is not known.
+    """
+
+    level: ClassVar[Level] = Level.WARNING
+    kind: str
+    name: str
+    runs: str
+    started: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLoad(Signal):
+    """How many background tasks wait and run now."""
+
+    executor: str
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettled(Signal):
+    """A background task ended: *ok*, *failed*, *timed_out* or *cancelled*, after waiting and running so long."""
+
+    executor: str
+    task: str
+    result: str
+    waited_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorRefused(Signal):
+    """A background task was not taken, and its submitter told so: the executor is *full* or *stopping*."""
+
+    executor: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFull(Signal):
+    """The executor began to refuse; told again only after half of its queue was free in between."""
+
+    level: ClassVar[Level] = Level.WARNING
+    executor: str
+    waiting: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True)
