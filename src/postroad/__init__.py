@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from postroad.failures import Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules
     from postroad.retry import Backoff
     from postroad.runtime.app import App
+    from postroad.work.job import job
 
 _ROOMS = {
     "App": "postroad.runtime.app",
@@ -29,6 +30,7 @@ _ROOMS = {
     "Subscription": "postroad.events",
     "consumer": "postroad.consume",
     "hours": "postroad.clock",
+    "job": "postroad.work.job",
     "minutes": "postroad.clock",
     "seconds": "postroad.clock",
 }
@@ -80,6 +82,7 @@ __all__ = [
     "Subscription",
     "consumer",
     "hours",
+    "job",
     "minutes",
     "seconds",
 ]

@@ -113,7 +113,7 @@ class ShutdownReceipt(Signal):
 
 @dataclass(frozen=True, slots=True)
 class PublishDropped(Signal):
-    """A publish was called and never awaited: nothing was staged."""
+    """A publish, or the enqueue of a job by that name, was called and never awaited: nothing was staged."""
 
     level: ClassVar[Level] = Level.ERROR
     event_type: str
