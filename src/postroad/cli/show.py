@@ -34,3 +34,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for row in rows:
         made.add_row(*(Text("" if value is None else str(value)) for value in row))
     Console().print(made)
+
+
+def plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields for a document: times in ISO 8601, and no bytes."""
+    return {
+        name: value.isoformat() if hasattr(value, "isoformat") else value
+        for name, value in fields.items()
+        if name != "body"
+    }

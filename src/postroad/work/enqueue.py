@@ -162,9 +162,10 @@ def encode(job: Job[A], request: A) -> bytes:
         fits = len(body) > job.max_bytes or _is_like(request, job.adapter.validate_json(body))
     except Exception as error:  # noqa: BLE001 - the author's own serializers and validators run here
         # Without its cause: the foreign text quotes the request.
-        raise _refused(
-            job.name, f"the request, of type {_type_of(request)}, does not fit: {misfit(job, error)}"
-        ) from None
+        problem = f"the request, of type {_type_of(request)}, does not fit: {misfit(job, error)}"
+        raise _refused(job.name, problem) from None
+    if not fits:
+        raise _refused(job.name, f"the request, of type {_type_of(request)}, would be read as another type")
     if len(body) > job.max_bytes:
         message = f"a request of job {job.name} has {len(body)} bytes, its limit is {job.max_bytes}"
         raise UsageError("PR106", f"{message}; enqueue a reference, or raise max_bytes")
