@@ -6,7 +6,7 @@ import asyncio
 import gc
 import inspect
 import warnings
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -257,6 +257,22 @@ async def test_a_savepoint_takes_its_job_back(author, reader):
 async def test_the_connections_own_row_factory_does_not_matter(author_url, reader):
     with psycopg.connect(author_url, row_factory=class_row(dict)) as connection:
         assert postroad.psycopg.within(connection).enqueue(print_, PrintRequest(number=1)).new
+    assert await numbers(reader) == [1]
+
+
+async def test_in_pipeline_mode_an_enqueue_is_answered_too(author, kind, reader):
+    if kind == "asyncpg":
+        return  # It has none.
+    pipeline = author.connection.pipeline()
+    async with AsyncExitStack() as stack:
+        if kind == "blocking":
+            stack.enter_context(pipeline)
+        else:
+            await stack.enter_async_context(pipeline)
+        async with author.transaction():
+            await author.publish(Ordered(number=1))
+            done = [await author.enqueue(print_, PrintRequest(number=1), unique="k") for _ in range(2)]
+    assert [one.new for one in done] == [True, False]
     assert await numbers(reader) == [1]
 
 

@@ -17,8 +17,10 @@ import pytest
 
 from cli.test_commands import document, one_line
 from postroad.cli.commands import execute
+from postroad.cli.work import State
 from postroad.runtime.exits import Exit
 from postroad.testing.servers import Postgres, free_port
+from postroad.work.operate import STATES
 from runtime import processes
 
 SECRET = '{"day":"2026-05-04","note":"hush"}'
@@ -147,6 +149,19 @@ def test_a_row_is_shown_wherever_it_is_and_its_payload_only_when_asked_for(table
     found = table.work("work", "show", str(ended), "--payload")
     assert found.items() >= {"place": "finished", "state": "cancelled", "size": None}.items()
     assert "payload" not in found
+
+
+def test_odd_texts_are_shown_escaped_and_looked_for_without_an_error(table: Table) -> None:
+    number = table.add(key="E'a\\x1b[2J\\nb'", note="E'\\x1b]0;x\\x07'")
+    shown = table.text("work", "show", str(number)) + table.text("work", "list")
+    assert "key: a\\x1b[2J\\nb" in shown
+    assert "\x1b" not in shown
+    assert table.work("work", "list", "--queue", "\udcff", "--job", "\udcff")["rows"] == []
+    assert table.work("work", "cancel", str(number), "--by", "a\udcff\n\x1bb", "--reason", "\udcff")["result"] == "done"
+
+
+def test_the_states_to_choose_from_are_all_that_there_are() -> None:
+    assert {str(state) for state in State} == set(STATES)
 
 
 # --- cancel ---------------------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def retry(
 
 
 def who(by: str | None) -> str:
-    """Whom an act is recorded under, on one line."""
-    return " ".join((by or user()).split())
+    """Whom an act is recorded under: on one line, and without what cannot be written."""
+    return " ".join((by or user()).split()).encode("utf-8", "replace").decode()
 
 
 def user() -> str:

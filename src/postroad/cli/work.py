@@ -90,9 +90,10 @@ def show_(
     history = fields.pop("history")
     for name, value in fields.items():
         if value is not None:
-            show.line(f"{name}: {value}")
+            show.line(f"{name}: {show.safe(value)}")
     for entry in history:
-        show.line(f"history: {' '.join(f'{key}={value}' for key, value in entry.items() if value is not None)}")
+        told = " ".join(f"{key}={value}" for key, value in entry.items() if value is not None)
+        show.line(f"history: {show.safe(told)}")
 
 
 def _payload(found: Shown) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -128,7 +128,8 @@ def enqueue(schema: str, rows: Sequence[NewJob]) -> Pipeline[list[Enqueued]]:
     done: list[Enqueued] = []
     try:
         for part in parts(rows, _size):
-            found = yield QUERIES.statement("enqueue", schema, *map(list, zip(*part, strict=True)))
+            columns = map(list, zip(*part, strict=True))
+            found = yield replace(QUERIES.statement("enqueue", schema, *columns), answered=True)
             done += [Enqueued(row["id"], row["new"]) for row in found]
     except Exception as error:
         refusal = told(schema, error, act="enqueue")

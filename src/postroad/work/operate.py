@@ -119,7 +119,7 @@ class QueueState:
 
 def list_open(schema: str, chosen: Chosen, *, limit: int = 100) -> Pipeline[tuple[list[Open], dict[str, int]]]:
     """The open rows that are `chosen`, latest first, and how many there are in each state, whatever the `limit`."""
-    which = (chosen.queue, chosen.state, chosen.job)
+    which = (kept(chosen.queue), chosen.state, kept(chosen.job))
     rows = yield QUERIES.statement("list", schema, *which, limit)
     counts = yield QUERIES.statement("counts", schema, *which)
     return [Open(*row.values()) for row in rows], {row["state"]: row["count"] for row in counts}
