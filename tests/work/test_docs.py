@@ -19,7 +19,7 @@ async def test_the_example_enqueues_once_per_day(author_url, sql, postgres, data
     postgres.execute(ddl, database=database.rpartition("/")[2])
     names: dict[str, Any] = {"__name__": "docs"}
     for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(example, "enqueue.md", "exec"), names)
+        exec(compile(example, "enqueue.md", "exec", dont_inherit=True), names)
     author = await asyncpg.connect(author_url)
     day, later = date(2026, 5, 4), datetime(2126, 5, 4, tzinfo=UTC)
     assert [await names["order_report"](author, day, later) for _ in range(2)] == [True, False]
