@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from postroad.retry import Backoff
     from postroad.runtime.app import App
     from postroad.runtime.background import Executor
+    from postroad.work.job import job
 
 _ROOMS = {
     "App": "postroad.runtime.app",
@@ -31,6 +32,7 @@ _ROOMS = {
     "Subscription": "postroad.events",
     "consumer": "postroad.consume",
     "hours": "postroad.clock",
+    "job": "postroad.work.job",
     "minutes": "postroad.clock",
     "seconds": "postroad.clock",
 }
@@ -83,6 +85,7 @@ __all__ = [
     "Subscription",
     "consumer",
     "hours",
+    "job",
     "minutes",
     "seconds",
 ]

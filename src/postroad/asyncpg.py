@@ -1,20 +1,22 @@
-"""The author's door for asyncpg: publish events in the transaction that is open on a connection."""
+"""The author's door for asyncpg: publish events and enqueue jobs in the transaction that is open on a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import UsageError
-from postroad.outbox.publish import Publish, by_schema, outside_transaction, prepare, prepare_many
+from postroad.outbox.publish import Publish, by_schema, default_schema, outside_transaction, prepare, prepare_many
 from postroad.outbox.stage import StagedEvent, stage
 from postroad.outbox.unawaited import Publishing, UnawaitedPublish
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.drive import drive
 from postroad.sql.transactions import AsyncpgTransactions
+from postroad.work import enqueue as work
+from postroad.work.enqueue import Enqueue, Enqueued
 
 if TYPE_CHECKING:
     import asyncpg
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
+A = TypeVar("A")
+
 _LATE = "a publish that was awaited"  # The block may have ended between the call and its await.
 _REMEDY = "open one: `async with connection.transaction():`"
 _CLOSED = "the connection is closed: acquire another"
 
 
 def within(connection: Connection, *, clock: Clock = SYSTEM_CLOCK) -> Within:
-    """Publish in the transaction that is open on `connection`: what is staged commits or rolls back with it.
+    """Publish and enqueue in the transaction that is open on `connection`: all of it commits or rolls back with it.
 
     Nothing needs to run: no App, no broker, no other process. `clock` gives identifiers and times; tests move it.
 
@@ -42,7 +46,7 @@ def within(connection: Connection, *, clock: Clock = SYSTEM_CLOCK) -> Within:
 
 
 class Within:
-    """The open transaction of one asyncpg connection, to publish in; made by `within`."""
+    """The open transaction of one asyncpg connection, to publish and enqueue in; made by `within`."""
 
     __slots__ = ("_clock", "_connection")
 
@@ -100,6 +104,49 @@ class Within:
         prepared = prepare_many(events, clock=self._clock)
         return Publishing(self._stage_many(prepared), prepared[0][1].type if prepared else "nothing")
 
+    def enqueue(
+        self,
+        job: Callable[[A, Any], Any],
+        request: A,
+        *,
+        run_at: datetime | None = None,
+        priority: int = 0,
+        unique: str | None = None,
+    ) -> Coroutine[Any, Any, Enqueued]:
+        """Leave one job in the open transaction, in one round trip; await it for what became of it.
+
+        `job` is a function decorated with `@job`, `request` what it is given. It runs at least once after the commit,
+        not before `run_at` (aware; at once by default), lower `priority` first (-32,768 to 32,767). While a job of its
+        queue is open (scheduled, ready, running or waiting) with the same `unique` key, of any length and alphabet,
+        nothing is written and ``new`` is False; once that one is finished or in quarantine the key is free again. An
+        open transaction that has written the key is waited for. Inside a handler it carries the handled event on as
+        its cause.
+
+        A crash before the commit leaves nothing; enqueueing again after an error is another job, unless it is unique.
+
+        Raises:
+            UsageError: at once, before anything is sent: PR105, no transaction is open; PR101, `job` is not one; PR107,
+                the request does not fit it or an option is not valid; PR106, the request is over its limit.
+            SchemaError: PR202, awaited: Postroad's tables are not in this database.
+            AccessRefused: PR303, awaited: the connection's role may not enqueue.
+        """
+        self._check("an enqueue")
+        row = work.prepare(job, request, run_at=run_at, priority=priority, unique=unique)
+        return Publishing(self._enqueue_one(row), row.name, "enqueue")
+
+    def enqueue_many(self, jobs: Sequence[Enqueue[Any]]) -> Coroutine[Any, Any, list[Enqueued]]:
+        """Leave several jobs in their order, in one round trip (per 2,000, or 8 MiB); await what became of each.
+
+        Each is an `Enqueue` with its options. All of them are checked before anything is sent. Of two with one unique
+        key the first is written.
+
+        Raises:
+            UsageError: at once, as `enqueue` does, if one of them is not valid.
+        """
+        self._check("an enqueue")
+        rows = work.prepare_many(jobs)
+        return Publishing(self._enqueue(rows), rows[0].name if rows else "nothing", "enqueue")
+
     async def _stage_one(self, schema: str, row: StagedEvent) -> UUID:
         self._check(_LATE)
         await drive(stage(schema, [row]), AsyncpgHand(self._connection))
@@ -112,9 +159,16 @@ class Within:
             await drive(stage(schema, rows), hand)
         return [row.id for _, row in prepared]
 
+    async def _enqueue_one(self, row: work.NewJob) -> Enqueued:
+        return (await self._enqueue([row]))[0]
+
+    async def _enqueue(self, rows: list[work.NewJob]) -> list[Enqueued]:
+        self._check("an enqueue that was awaited")
+        return await drive(work.enqueue(default_schema(), rows), AsyncpgHand(self._connection))
+
     def _check(self, what: str) -> None:
         if not self._connection.is_in_transaction():
             raise outside_transaction(what, remedy=_CLOSED if self._connection.is_closed() else _REMEDY)
 
 
-__all__ = ["AsyncpgTransactions", "Publish", "UnawaitedPublish", "Within", "within"]
+__all__ = ["AsyncpgTransactions", "Enqueue", "Enqueued", "Publish", "UnawaitedPublish", "Within", "within"]

@@ -17,6 +17,7 @@ CODES: Final[dict[str, str]] = {
     "PR110": "a process was forked after its App had started",
     "PR111": "a handler tried to control its transaction",
     "PR112": "a row of quarantine cannot be tried again",
+    "PR113": "a row of work does not allow what was asked",
     "PR201": "a setting is missing or not valid",
     "PR202": "the schema is missing",
     "PR203": "the schema is older than this release needs",

@@ -1,10 +1,10 @@
-"""The author's door for psycopg 3: publish events in the transaction that is open on a connection, blocking or not."""
+"""The author's door for psycopg 3: publish and enqueue in a connection's open transaction, blocking or not."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
 from psycopg import AsyncConnection, Connection
@@ -12,11 +12,15 @@ from psycopg.pq import TransactionStatus
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import UsageError
-from postroad.outbox.publish import Publish, by_schema, outside_transaction, prepare, prepare_many
+from postroad.outbox.publish import Publish, by_schema, default_schema, outside_transaction, prepare, prepare_many
 from postroad.outbox.stage import StagedEvent, stage
 from postroad.outbox.unawaited import Publishing, UnawaitedPublish
 from postroad.sql.drive import drive, drive_sync
 from postroad.sql.psycopg import AsyncPsycopgHand, PsycopgHand
+from postroad.work import enqueue as work
+from postroad.work.enqueue import Enqueue, Enqueued
+
+A = TypeVar("A")
 
 _LATE = "a publish that was awaited"  # The block may have ended between the call and its await.
 _OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
@@ -27,7 +31,7 @@ def within(connection: Connection[Any], *, clock: Clock = ...) -> Within: ...
 @overload
 def within(connection: AsyncConnection[Any], *, clock: Clock = ...) -> AsyncWithin: ...
 def within(connection: Connection[Any] | AsyncConnection[Any], *, clock: Clock = SYSTEM_CLOCK) -> Within | AsyncWithin:
-    """Publish in the transaction of `connection`: what is staged commits or rolls back with it.
+    """Publish and enqueue in the transaction of `connection`: all of it commits or rolls back with it.
 
     Outside autocommit a connection is always in a transaction: where none has begun, the publish begins it, as any
     statement would. In autocommit there must be a block: ``with connection.transaction():``.
@@ -48,7 +52,7 @@ def within(connection: Connection[Any] | AsyncConnection[Any], *, clock: Clock =
 
 
 class Within:
-    """The transaction of one blocking psycopg connection, to publish in; made by `within`."""
+    """The transaction of one blocking psycopg connection, to publish and enqueue in; made by `within`."""
 
     __slots__ = ("_clock", "_connection")
 
@@ -108,9 +112,50 @@ class Within:
             drive_sync(stage(schema, rows), hand)
         return [row.id for _, row in prepared]
 
+    def enqueue(
+        self,
+        job: Callable[[A, Any], Any],
+        request: A,
+        *,
+        run_at: datetime | None = None,
+        priority: int = 0,
+        unique: str | None = None,
+    ) -> Enqueued:
+        """Leave one job in the open transaction, in one round trip; what became of it.
+
+        `job` is a function decorated with `@job`, `request` what it is given. It runs at least once after the commit,
+        not before `run_at` (aware; at once by default), lower `priority` first (-32,768 to 32,767). While a job of its
+        queue is open (scheduled, ready, running or waiting) with the same `unique` key, of any length and alphabet,
+        nothing is written and ``new`` is False; once that one is finished or in quarantine the key is free again. An
+        open transaction that has written the key is waited for. Inside a handler it carries the handled event on as
+        its cause.
+
+        A crash before the commit leaves nothing; enqueueing again after an error is another job, unless it is unique.
+
+        Raises:
+            UsageError: before anything is sent: PR105, the connection is in autocommit and no transaction is
+                open; PR101, `job` is not one; PR107, the request
+                does not fit it or an option is not valid; PR106, the request is over its limit.
+        """
+        _check(self._connection, "an enqueue")
+        row = work.prepare(job, request, run_at=run_at, priority=priority, unique=unique)
+        return drive_sync(work.enqueue(default_schema(), [row]), PsycopgHand(self._connection))[0]
+
+    def enqueue_many(self, jobs: Sequence[Enqueue[Any]]) -> list[Enqueued]:
+        """Leave several jobs in their order, in one round trip (per 2,000 jobs, or 8 MiB); what became of each.
+
+        Each is an `Enqueue` with its options. All of them are checked before anything is sent. Of two with one unique
+        key the first is written.
+
+        Raises:
+            UsageError: as `enqueue` does, if one of them is not valid.
+        """
+        _check(self._connection, "an enqueue")
+        return drive_sync(work.enqueue(default_schema(), work.prepare_many(jobs)), PsycopgHand(self._connection))
+
 
 class AsyncWithin:
-    """The transaction of one asynchronous psycopg connection, to publish in; made by `within`."""
+    """The transaction of one asynchronous psycopg connection, to publish and enqueue in; made by `within`."""
 
     __slots__ = ("_clock", "_connection")
 
@@ -155,6 +200,35 @@ class AsyncWithin:
         prepared = prepare_many(events, clock=self._clock)
         return Publishing(self._stage_many(prepared), prepared[0][1].type if prepared else "nothing")
 
+    def enqueue(
+        self,
+        job: Callable[[A, Any], Any],
+        request: A,
+        *,
+        run_at: datetime | None = None,
+        priority: int = 0,
+        unique: str | None = None,
+    ) -> Coroutine[Any, Any, Enqueued]:
+        """Leave one job in the transaction; await it for what became of it. All else as `Within.enqueue`.
+
+        Raises:
+            UsageError: at the call, before anything is sent, as `Within.enqueue`; PR105 also when it is awaited after
+                its transaction ended.
+        """
+        _check(self._connection, "an enqueue")
+        row = work.prepare(job, request, run_at=run_at, priority=priority, unique=unique)
+        return Publishing(self._enqueue_one(row), row.name, "enqueue")
+
+    def enqueue_many(self, jobs: Sequence[Enqueue[Any]]) -> Coroutine[Any, Any, list[Enqueued]]:
+        """Leave several jobs in their order; await it for what became of each. All else as `Within.enqueue_many`.
+
+        Raises:
+            UsageError: at the call, as `enqueue` does, if one of them is not valid.
+        """
+        _check(self._connection, "an enqueue")
+        rows = work.prepare_many(jobs)
+        return Publishing(self._enqueue(rows), rows[0].name if rows else "nothing", "enqueue")
+
     async def _stage_one(self, schema: str, row: StagedEvent) -> UUID:
         _check(self._connection, _LATE)
         await drive(stage(schema, [row]), AsyncPsycopgHand(self._connection))
@@ -166,6 +240,13 @@ class AsyncWithin:
         for schema, rows in by_schema(prepared):
             await drive(stage(schema, rows), hand)
         return [row.id for _, row in prepared]
+
+    async def _enqueue_one(self, row: work.NewJob) -> Enqueued:
+        return (await self._enqueue([row]))[0]
+
+    async def _enqueue(self, rows: list[work.NewJob]) -> list[Enqueued]:
+        _check(self._connection, "an enqueue that was awaited")
+        return await drive(work.enqueue(default_schema(), rows), AsyncPsycopgHand(self._connection))
 
 
 def _check(connection: Connection[Any] | AsyncConnection[Any], what: str) -> None:
@@ -180,4 +261,4 @@ def _check(connection: Connection[Any] | AsyncConnection[Any], what: str) -> Non
     raise outside_transaction(what, remedy=f"open one: `{word} connection.transaction():`")
 
 
-__all__ = ["AsyncWithin", "Publish", "UnawaitedPublish", "Within", "within"]
+__all__ = ["AsyncWithin", "Enqueue", "Enqueued", "Publish", "UnawaitedPublish", "Within", "within"]

@@ -9,12 +9,12 @@ import pytest
 from postroad.consume import arrival, gears, group, starts
 from postroad.consume.consumer import _PREFETCHED, _PREFETCHED_IN_GROUPS, LONGEST
 from postroad.events import envelope, event_type, parse
-from postroad.outbox import stage, waiting
+from postroad.outbox import waiting
 from postroad.outbox.settings import DispatchSettings
 from postroad.retry import Backoff
 from postroad.runtime import app, background, health, strays
 from postroad.signals import prometheus
-from postroad.sql import manager
+from postroad.sql import authoring, manager
 from postroad.transport.amqp import tables
 from postroad.work import lane
 
@@ -43,8 +43,8 @@ SETTINGS = DispatchSettings()
         ("{} MiB, nested", envelope.MAX_BODY_BYTES // 2**20),
         ("nested {} deep", parse.MAX_DEPTH),
         ("{} values in its headers", tables.MOST_FIELDS),
-        ("{} rows or 8 MiB a statement", stage.MOST_ROWS),
-        ("2,000 rows or {} MiB a statement", stage.MOST_BYTES // 2**20),
+        ("{} rows or 8 MiB a statement", authoring.MOST_ROWS),
+        ("2,000 rows or {} MiB a statement", authoring.MOST_BYTES // 2**20),
         ("the free slots, at most {}", lane._MOST),
         ("{} at once and 100 that wait", background.CONCURRENCY),
         ("8 at once and {} that wait", background.QUEUE),

@@ -8,8 +8,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from postroad.outbox import stage as module
 from postroad.outbox.stage import QUERIES, StagedEvent, stage
+from postroad.sql import authoring
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.drive import drive
 
@@ -93,7 +93,7 @@ async def test_events_without_a_key_are_spread_over_the_shards_by_their_number(a
 
 
 async def test_many_events_keep_their_order_across_statements(author, reader, monkeypatch):
-    monkeypatch.setattr(module, "MOST_ROWS", 40)
+    monkeypatch.setattr(authoring, "MOST_ROWS", 40)
     rows = [a_row() for _ in range(100)]
     assert len(await stage_all(author, rows)) == 3
     assert [log["id"] for log in await log_rows(reader)] == [row.id for row in rows]
@@ -102,7 +102,7 @@ async def test_many_events_keep_their_order_across_statements(author, reader, mo
 
 
 async def test_a_statement_is_bounded_by_bytes(author, reader, monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(authoring, "MOST_BYTES", 1000)
     rows = [a_row(envelope=b"x" * size) for size in (900, 100, 1, 5000, 1)]
     assert len(await stage_all(author, rows)) == 4
     assert [len(log["envelope"]) for log in await log_rows(reader)] == [900, 100, 1, 5000, 1]

@@ -10,8 +10,8 @@ import psycopg  # noqa: TC002 - a line for the type checker
 from psycopg_pool import ConnectionPool  # noqa: TC002 - a line for the type checker
 from pydantic import BaseModel
 
-from postroad import Producer
-from postroad.psycopg import AsyncWithin, Publish, Within, within
+from postroad import Producer, job
+from postroad.psycopg import AsyncWithin, Enqueue, Enqueued, Publish, Within, within
 
 flights = Producer("typed")
 
@@ -23,6 +23,10 @@ class Landed(BaseModel):
     number: int
 
 
+@job("reports.render")
+def render(request: Landed, run: object) -> None: ...
+
+
 def blocking(
     connection: psycopg.Connection, rows: psycopg.Connection[dict[str, Any]], pool: ConnectionPool[psycopg.Connection]
 ) -> None:
@@ -31,12 +35,15 @@ def blocking(
     assert_type(within(connection).publish_many([Landed(number=1), Publish(Landed(number=2))]), list[UUID])
     with pool.connection() as lent:
         within(lent).publish(Landed(number=1))
+    assert_type(within(connection).enqueue(render, Landed(number=1), unique="u"), Enqueued)
+    assert_type(within(connection).enqueue_many([Enqueue(render, Landed(number=1))]), list[Enqueued])
 
 
 async def asynchronous(connection: psycopg.AsyncConnection) -> None:
     assert_type(within(connection), AsyncWithin)
     assert_type(await within(connection).publish(Landed(number=1), key="k"), UUID)
     assert_type(await within(connection).publish_many([Landed(number=1)]), list[UUID])
+    assert_type(await within(connection).enqueue(render, Landed(number=1)), Enqueued)
 
 
 async def refused(
@@ -54,4 +61,7 @@ async def refused(
     await within(other).publish(Landed(number=1), sequence="1")  # E: arg-type
     identity: str = within(connection).publish(Landed(number=1))  # E: assignment
     number: UUID = within(other).publish(Landed(number=1))  # E: assignment
+    within(connection).enqueue(render, "text")  # E: arg-type
+    within(other).enqueue(render, Landed(number=1))  # E: unused-coroutine
+    await within(other).enqueue(render, "text")  # E: arg-type
     del identity, number

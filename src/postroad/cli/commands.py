@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from postroad.cli import adopt, catalog, doctor, grants, quarantine, run, schema, topology
+from postroad.cli import adopt, catalog, doctor, grants, jobs, quarantine, queue, run, schema, topology, work
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -49,6 +49,9 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")
     app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
+    app.add_typer(work.app, name="work")
+    app.add_typer(queue.app, name="queue")
+    app.add_typer(jobs.app, name="jobs")
     _add_demo(app, arguments)
     return app
 

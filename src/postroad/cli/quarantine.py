@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from postroad.cli import show
+
+By: TypeAlias = Annotated[
+    str | None, typer.Option("--by", help="Who decides; the user of the operating system by default.")
+]
 
 app = typer.Typer(no_args_is_help=True, help="What is kept until a person decides: dead letters, poison messages.")
 
@@ -43,24 +47,29 @@ def list_(
 def retry(
     row: Annotated[int, typer.Argument(metavar="ID", min=1, help="The row's id, from `quarantine list`.")],
     *,
-    by: Annotated[str | None, typer.Option(help="Who decides; the user of the operating system by default.")] = None,
+    by: By = None,
     json: show.AsJson = False,
 ) -> None:
     """Release (redrive) one row, once what was wrong is put right, such as a consumer's upgrade.
 
-    A delivery becomes a retry of its consumer and runs as a first delivery does, with a fresh budget; an event that the
-    broker refused goes back into the outbox. Identity and bytes stay; what was handled already is not handled again.
+    A delivery becomes a retry of its consumer and runs as a first delivery does, with a fresh budget, and a job a new
+    row of its queue; an event that the broker refused goes back into the outbox. Identity and bytes stay; what was
+    handled already is not handled again.
     """
     from dataclasses import asdict
 
     from postroad.runtime import operations
 
-    who = " ".join((by or user()).split())
-    done = asyncio.run(operations.retry(operations.database_settings(), row, by=who))
+    done = asyncio.run(operations.retry(operations.database_settings(), row, by=who(by)))
     if json:
         show.document(asdict(done))
     else:
         show.line(f"row {done.id} of {done.queue}: released to the {done.to} as {done.number}, by {done.by}")
+
+
+def who(by: str | None) -> str:
+    """Whom an act is recorded under: on one line, and without what cannot be written."""
+    return " ".join((by or user()).split()).encode("utf-8", "replace").decode()
 
 
 def user() -> str:

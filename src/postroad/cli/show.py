@@ -23,7 +23,7 @@ def line(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table as wide as the terminal; values are shown as they are, never as markup."""
+    """Print a table as wide as the terminal; values are never taken for markup, or for a terminal's orders."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -32,5 +32,20 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for column in columns:
         made.add_column(column, overflow="fold")
     for row in rows:
-        made.add_row(*(Text("" if value is None else str(value)) for value in row))
+        made.add_row(*(Text("" if value is None else safe(value)) for value in row))
     Console().print(made)
+
+
+def safe(value: object) -> str:
+    """A value as text, with what is not printable escaped: keys and notes come from anywhere."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields for a document: times in ISO 8601, and no bytes."""
+    return {
+        name: value.isoformat() if hasattr(value, "isoformat") else value
+        for name, value in fields.items()
+        if name != "body"
+    }

@@ -1,4 +1,4 @@
-"""The awaitable of a publish, which tells when it is dropped unawaited."""
+"""The awaitable of a publish or an enqueue, which tells when it is dropped unawaited."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from postroad.signals.catalog import PublishDropped
 T = TypeVar("T")
 
 DROPPED: Final = Signals()
-"""Hears a `PublishDropped` for each publish that was called and never awaited, wherever in the process."""
+"""Hears a `PublishDropped` for each publish or enqueue that was called and never awaited, wherever in the process."""
 
 
 class UnawaitedPublish(RuntimeWarning):
-    """A publish was called and never awaited: nothing was staged. Turn it into an error in tests."""
+    """A publish or an enqueue was called and never awaited: nothing was staged. Turn it into an error in tests."""
 
 
 class Publishing(Coroutine[Any, Any, T]):
-    """Wraps the coroutine of a publish; awaited, run as a task or closed, it is that coroutine.
+    """Wraps the coroutine of a publish or an enqueue; awaited, run as a task or closed, it is that coroutine.
 
     Collected before any of these, it warns (`UnawaitedPublish`) and emits `PublishDropped` on `DROPPED`.
     """
 
-    __slots__ = ("_event_type", "_inner", "_taken")
+    __slots__ = ("_inner", "_name", "_taken", "_what")
 
-    def __init__(self, inner: Coroutine[Any, Any, T], event_type: str) -> None:
-        """Speak for `inner`, which stages `event_type`."""
+    def __init__(self, inner: Coroutine[Any, Any, T], name: str, what: str = "publish") -> None:
+        """Speak for `inner`, which stages the event type, or enqueues the job, `name`."""
         self._inner = inner
-        self._event_type = event_type
+        self._name = name
+        self._what = what
         self._taken = False
 
     @override
@@ -69,6 +70,6 @@ class Publishing(Coroutine[Any, Any, T]):
         if self._taken:
             return
         self._inner.close()
-        DROPPED.emit(PublishDropped(self._event_type))
-        text = f"publish of {self._event_type} was never awaited: nothing was staged; write `await`"
+        DROPPED.emit(PublishDropped(self._name))
+        text = f"{self._what} of {self._name} was never awaited: nothing was staged; write `await`"
         warnings.warn(text, UnawaitedPublish, stacklevel=2, source=self)

@@ -75,6 +75,7 @@ class App:
         *,
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -84,14 +85,17 @@ class App:
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`. `lifespan` is an async generator function that yields one live object, several (a list, or a
-        mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for ``app.executor``. `sinks`
-        hear every signal, in the emitting thread. Without `settings` the environment is read when it starts.
+        `consumer`, `jobs` with `job`. `lifespan` is an async generator function that yields one live object, several
+        (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
+        ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
+        when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
-        self.declarations = Declarations.of(name, publishes=publishes, consumers=consumers, lifespan=lifespan)
+        self.declarations = Declarations.of(
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs
+        )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)
         self.executor = check_executor(name, executor)

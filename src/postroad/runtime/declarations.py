@@ -13,6 +13,7 @@ from postroad.consume import consumer_of
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
 from postroad.transport.topology import Topology
+from postroad.work.job import job_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
@@ -35,11 +37,13 @@ class Declarations:
     name: str
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
+    jobs: tuple[Job[Any], ...] = ()
 
     @classmethod
     def of(
-        cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object
-    ) -> Declarations:
+        cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
+        jobs: Iterable[Callable[..., Any]] = (),
+    ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
         Raises:
@@ -48,12 +52,13 @@ class Declarations:
         problems: list[str] = [] if _NAME.fullmatch(name) else [_bad_name("App", name)]
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
-        doubles = _doubles(producers, found)
-        problems += [*wrong, *undeclared, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        work, idle = _jobs(jobs)
+        doubles = [*_doubles(producers, found), *_double_jobs(work)]
+        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found))
+        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
 
     def topology(self) -> Topology:
         """What must stand on the broker for this App."""
@@ -120,6 +125,22 @@ def _consumers(functions: Iterable[Callable[..., Any]]) -> tuple[list[Consumer[A
         except UsageError as error:
             problems.append(error.message)
     return found, problems
+
+
+def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list[str]]:
+    found: list[Job[Any]] = []
+    listed, problems = _listed("jobs", functions, of="functions decorated with @job")
+    for function in listed:
+        try:
+            found.append(job_of(function))
+        except UsageError as error:
+            problems.append(error.message)
+    return found, problems
+
+
+def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:
+    counts = Counter(job.name for job in jobs)
+    return [f"job {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
 
 
 def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:

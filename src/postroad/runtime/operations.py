@@ -170,8 +170,8 @@ async def quarantined(settings: Settings, *, queue: str | None = None, limit: in
 async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
     """Release a row from quarantine, as `by`.
 
-    A delivery becomes a retry of its consumer, an event that the broker refused goes back into the outbox. It is one
-    transaction: after a crash the row is either still in quarantine or released.
+    A delivery becomes a retry of its consumer, a job a new row of its queue, an event that the broker refused goes back
+    into the outbox. It is one transaction: after a crash the row is either still in quarantine or released.
 
     Raises:
         AccessRefused: the role may not, or cannot connect.
@@ -182,10 +182,15 @@ async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
         async with connection.transaction():
-            return await drive(_released(settings.schema, row_id, by), AsyncpgHand(connection))
+            return await drive(released(settings.schema, row_id, by), AsyncpgHand(connection))
 
 
-def _released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
+def released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
+    """Release a row from quarantine, whatever its kind; run it in a transaction.
+
+    Raises:
+        UsageError: PR112, see `retry`.
+    """
     row = yield from release.look(schema, row_id)
     if row is None:
         raise UsageError("PR112", f"there is no row {row_id} in quarantine; see `postroad quarantine list`")
@@ -197,8 +202,8 @@ def _released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
     if row.kind == "event":
         number = yield from release_event(schema, row, by=by)
         return Released(row.id, row.kind, row.queue, "outbox", number, by)
-    remedy = "only deliveries, dead letters and events can be retried"
-    raise UsageError("PR112", f"row {row_id} of quarantine is a {row.kind}; {remedy}")
+    number = yield from release.released(schema, row, by=by)
+    return Released(row.id, row.kind, row.queue, "work", number, by)
 
 
 def as_row(kept: Kept) -> dict[str, Any]:

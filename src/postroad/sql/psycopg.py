@@ -33,7 +33,7 @@ class PsycopgHand(SyncHand):
         """See `SyncHand.fetch`: one round trip, and one more for BEGIN where it is the transaction's first."""
         with RawCursor(self.connection, row_factory=dict_row) as cursor:
             cursor.execute(statement.text.encode(), statement.args or None)
-            return cursor.fetchall() if cursor.description else ()
+            return cursor.fetchall() if statement.answered or cursor.description else ()
 
 
 class AsyncPsycopgHand(AsyncHand):
@@ -50,4 +50,4 @@ class AsyncPsycopgHand(AsyncHand):
         """See `AsyncHand.fetch`; round trips as in `PsycopgHand.fetch`."""
         async with AsyncRawCursor(self.connection, row_factory=dict_row) as cursor:
             await cursor.execute(statement.text.encode(), statement.args or None)
-            return await cursor.fetchall() if cursor.description else ()
+            return await cursor.fetchall() if statement.answered or cursor.description else ()

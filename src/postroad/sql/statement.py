@@ -21,12 +21,14 @@ T = TypeVar("T")
 class Statement:
     """One statement to run on a connection: text with ``$1`` parameters, and their values.
 
-    A `command` returns no rows and goes without preparation (SAVEPOINT, SET LOCAL); it takes no parameters.
+    A `command` returns no rows and goes without preparation (SAVEPOINT, SET LOCAL); it takes no parameters. One that is
+    `answered` is waited for where a connection would otherwise send on (psycopg's pipeline mode).
     """
 
     text: str
     args: tuple[Any, ...] = ()
     command: bool = False
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST: Final = timedelta(days=7)
 _ATTRIBUTE: Final = "__postroad_job__"
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+"""What jobs and queues may be called."""
 _ARGUMENTS: Final = 2
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
@@ -146,7 +147,7 @@ def _problems(
     problems = [
         f"{word} {given!r} is not lower-case letters, digits, '.', '_' and '-', at most 200, from a letter or digit on"
         for word, given in {"the name": name, "the queue": queue}.items()
-        if not _NAME.fullmatch(given)
+        if not QUEUE.fullmatch(given)
     ]
     if not timedelta(0) < max_runtime <= LONGEST:
         problems.append(f"max_runtime is above zero and at most {LONGEST}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from postroad.errors import UsageError
 from postroad.sql import queries
 from postroad.work.wire import kept
 
@@ -39,12 +40,31 @@ def look(schema: str, id: int) -> Pipeline[Quarantined | None]:  # noqa: A002 - 
 
 
 def back_to_work(schema: str, id: int, *, by: str) -> Pipeline[int]:  # noqa: A002 - the column
-    """Turn a quarantined delivery into a ready row of `work` and resolve it, both or neither; the new row's id.
+    """Turn a quarantined delivery or job into a ready row of `work` and resolve it, both or neither; the new id.
 
     Its budget of attempts and age begins anew; its history goes on. 0, and nothing changes, while a row of `work` is
-    open for its key, or where the row is no open delivery with a key.
+    open for its key, or where the row is neither an open delivery with a key nor an open job.
     """
     rows = yield QUERIES.statement("back_to_work", schema, id, kept(by))
+    return int(rows[0]["id"]) if rows else 0
+
+
+def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
+    """Turn `row` (a job, locked) into a ready row of `work` and resolve it, or neither; the new row's id.
+
+    Raises:
+        UsageError: PR112, a job with the same unique key is open.
+    """
+    work_id = yield from back_to_work(schema, row.id, by=by)
+    if not work_id:
+        message = f"row {row.id} of quarantine: a job with the same unique key is open in {row.queue!r}"
+        raise UsageError("PR112", f"{message}; when that one has ended, try again")
+    return work_id
+
+
+def of_work(schema: str, work_id: int) -> Pipeline[int]:
+    """The row of quarantine that a row of `work` became, by the number that it had there; 0 where there is none."""
+    rows = yield QUERIES.statement("of_work", schema, work_id)
     return int(rows[0]["id"]) if rows else 0
 
 

@@ -5,19 +5,27 @@ FROM {schema}.quarantine
 WHERE id = $1
 FOR UPDATE;
 
+-- name: of_work
+-- The row of quarantine that the row $1 of work became: its digest says so.
+SELECT id
+FROM {schema}.quarantine
+WHERE digest = sha256(convert_to('work ' || $1::bigint::text, 'UTF8'));
+
 -- name: back_to_work
 -- Turns a row of quarantine into a ready row of its queue, with a fresh budget, and resolves it; nothing at all while
--- a row of work is open for the same key. The history keeps its first entry and the latest nineteen.
+-- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by; a job does not. The history keeps its first entry and the latest nineteen.
 WITH made AS (
     INSERT INTO {schema}.work
-        (id, queue, kind, key, state, run_at, attempt, event_type, body, content_type, headers, exchange, routing_key,
-         history)
-    SELECT nextval('{schema}.work_id'), queue, 'retry', key, 'ready', clock_timestamp(), 0, event_type, body,
-        content_type, headers, exchange, routing_key,
+        (id, queue, kind, key, state, run_at, due, attempt, event_type, body, content_type, headers, exchange,
+         routing_key, history)
+    SELECT nextval('{schema}.work_id'), queue, CASE kind WHEN 'job' THEN 'job' ELSE 'retry' END, key, 'ready',
+        clock_timestamp(), CASE kind WHEN 'job' THEN clock_timestamp() END, 0, event_type, body, content_type, headers,
+        exchange, routing_key,
         (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
     FROM {schema}.quarantine
-    WHERE id = $1 AND resolved_at IS NULL AND kind IN ('delivery', 'dead-letter') AND key IS NOT NULL
+    WHERE id = $1 AND resolved_at IS NULL
+        AND (kind = 'job' OR (kind IN ('delivery', 'dead-letter') AND key IS NOT NULL))
     ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id
 )

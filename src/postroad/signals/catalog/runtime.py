@@ -173,7 +173,7 @@ class ExecutorFull(Signal):
 
 @dataclass(frozen=True, slots=True)
 class PublishDropped(Signal):
-    """A publish was called and never awaited: nothing was staged."""
+    """A publish, or the enqueue of a job by that name, was called and never awaited: nothing was staged."""
 
     level: ClassVar[Level] = Level.ERROR
     event_type: str

@@ -1,0 +1,38 @@
+"""The examples of docs/enqueue.md do what they say."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from postroad.work.operate import STATES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "enqueue.md").read_text("utf-8")
+
+
+async def test_the_example_enqueues_once_per_day(author_url, sql, postgres, database):
+    ddl = "CREATE TABLE report (day date); GRANT ALL ON report TO pr_author"
+    postgres.execute(ddl, database=database.rpartition("/")[2])
+    names: dict[str, Any] = {"__name__": "docs"}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(example, "enqueue.md", "exec", dont_inherit=True), names)
+    author = await asyncpg.connect(author_url)
+    day, later = date(2026, 5, 4), datetime(2126, 5, 4, tzinfo=UTC)
+    assert [await names["order_report"](author, day, later) for _ in range(2)] == [True, False]
+    assert len(await names["order_reports"](author, [day, day])) == 2
+    rows = await sql.fetch("SELECT key, state, priority FROM work ORDER BY id")
+    assert [tuple(row) for row in rows] == [("report:2026-05-04", "scheduled", 0), *[(None, "ready", 10)] * 2]
+    await author.close()
+
+
+async def test_the_page_names_the_states_in_which_a_key_is_taken(sql):
+    constraint = await sql.fetchval(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'work'::regclass AND contype = 'c'"
+        " AND pg_get_constraintdef(oid) LIKE '%state%'"
+    )
+    assert set(re.findall(r"'(\w+)'", constraint)) == set(STATES)
+    assert all(f"`{state}`" in PAGE for state in STATES)
