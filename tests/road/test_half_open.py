@@ -14,6 +14,7 @@ from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 LOAD = 40
+AT_ONCE = 8
 
 
 @contextmanager
@@ -27,13 +28,19 @@ def line(url: str) -> Iterator[tuple[TcpProxy, str]]:
 def lines_lead_nowhere(road: Road, proxy: TcpProxy, *, within_seconds: float, **settings: str) -> None:
     """Neither side is told, while handlers are in their transactions and publishes under way."""
     board, dispatcher = road.board(**settings), road.dispatcher(**settings)
-    road.publish(range(LOAD), act="wait:0.2")
-    until(lambda: len(road.seen()) >= 8)
+    road.publish(range(LOAD), act="wait:1")
+    until(lambda: len(road.seen()) >= AT_ONCE and in_their_handlers(road) == AT_ONCE)
     proxy.strand()
     road.publish(range(LOAD, LOAD + 20))
     road.await_seen(range(LOAD + 20), within_seconds=within_seconds)
     assert road.seen() == Counter(range(LOAD + 20))
     assert_nobody_charged(road, board, dispatcher)
+
+
+def in_their_handlers(road: Road) -> int:
+    """How many transactions of the board wait for their handler."""
+    idle = "state = 'idle in transaction' AND usename = 'pr_runtime' AND datname = current_database()"
+    return road.count("pg_stat_activity", idle)
 
 
 def assert_nobody_charged(road: Road, *processes: Running) -> None:
