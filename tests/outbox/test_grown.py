@@ -84,9 +84,7 @@ async def grown_and_drained(author, author_url, broker, process, database_rows, 
 async def test_an_outbox_grown_in_an_outage_costs_authors_nothing_and_drains_within_its_window(
     author, author_url, broker, process, database_rows
 ):
-    before, after, most, window = await grown_and_drained(
-        author, author_url, broker, process, database_rows, rows=ROWS
-    )
+    before, after, most, window = await grown_and_drained(author, author_url, broker, process, database_rows, rows=ROWS)
     assert after <= 1.5 * before + 0.001
     assert most <= window
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
 from postroad.testing.servers import TcpProxy
 from road.roads import QUEUE, Road, told, until
-from runtime.processes import Running
+
+if TYPE_CHECKING:
+    from runtime.processes import Running
 
 pytestmark = pytest.mark.heavy
 LOAD = 40

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroad.testing.servers import PostgresServer, RabbitNode
 from road.apps.parcels import ParcelMoved
 from road.roads import Road, told, until
 from road.test_outages import own_road
 from road.traffic import Traffic
 
 if TYPE_CHECKING:
+    from postroad.testing.servers import PostgresServer, RabbitNode
     from runtime.processes import Running
 
 LASTS = float(os.environ.get("POSTROAD_TEST_OUTAGE", "5"))
@@ -77,7 +77,9 @@ def the_broker_is_away(road: Road, node: RabbitNode, *, lasts: float, **settings
     assert_nobody_charged(road, board, dispatcher)
 
 
-def test_a_broker_that_is_away_for_long_costs_authors_nothing_and_all_drains(road: Road, own_rabbit: RabbitNode) -> None:
+def test_a_broker_that_is_away_for_long_costs_authors_nothing_and_all_drains(
+    road: Road, own_rabbit: RabbitNode
+) -> None:
     the_broker_is_away(road, own_rabbit, lasts=LASTS)
 
 

@@ -118,6 +118,8 @@ def test_a_stepped_clock_moves_the_time_of_day_alone(tmp_path):
             process.stdin.flush()
             looks.append([float(word) for word in process.stdout.readline().split()])
         process.stdin.close()
-    for (day, *steady), (next_day, *next_steady), step in zip(looks[:-1], looks[1:], (HOUR, -2 * HOUR, HOUR), strict=True):
+    for (day, *steady), (next_day, *next_steady), step in zip(
+        looks[:-1], looks[1:], (HOUR, -2 * HOUR, HOUR), strict=True
+    ):
         assert abs(next_day - day - step) < 30
         assert all(0 <= after - before < 30 for before, after in zip(steady, next_steady, strict=True))

@@ -205,7 +205,7 @@ class Lane:
             connection.abort()
 
     def _is_deaf(self, now: float) -> bool:
-        """Whether nothing has come for a whole heartbeat; the broker sends two in that time when it has nothing else."""
+        """Whether nothing has come for a whole heartbeat, in which the broker sends two frames at least."""
         return self._heard[1] < now - self._settings.heartbeat.total_seconds()
 
     def _stalled(self, lowest: int, since: float) -> bool:
