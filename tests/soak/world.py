@@ -127,6 +127,7 @@ class World:
             **kept, "PYTHONPATH": path, "POSTROAD_DATABASE_URL": database_url,
             "POSTROAD_BROKER_URL": self.rabbit.url(port=self.line.port), "POSTROAD_LOG_LEVEL": "warning",
             "POSTROAD_SHARD_LEASE_SECONDS": "2", "POSTROAD_WORKER_LEASE_SECONDS": "3",
+            "POSTROAD_START_TIMEOUT": "120",  # Nobody starts again here what gave up on a server that was away.
         }  # fmt: skip
 
     def _postroad(self, *arguments: str) -> None:
