@@ -21,7 +21,7 @@ SEED ?= 1
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .stamps/python .stamps/rabbitmq ## Virtual environment, dependencies, PostgreSQL (a wheel) and RabbitMQ (Debian's packages, as root)
+setup: .stamps/python .stamps/rabbitmq .stamps/faketime ## Virtual environment, dependencies, PostgreSQL (a wheel), RabbitMQ and libfaketime (Debian's packages, as root)
 
 demo: setup ## Real flights from one service's database to another's, over RabbitMQ
 	$(BIN)/postroad demo
@@ -75,4 +75,9 @@ clean: ## Remove the virtual environment and what was built
 # Nothing is started: our nodes are private ones, and whatever policy the machine has is put back.
 .stamps/rabbitmq: | .stamps/python
 	@bash .ci/install-rabbitmq $(BIN)/python
+	@mkdir -p .stamps && touch $@
+
+# Preloaded by the soak into the processes whose clocks it steps.
+.stamps/faketime:
+	@bash .ci/install-faketime
 	@mkdir -p .stamps && touch $@

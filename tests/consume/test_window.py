@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -11,12 +12,14 @@ import pytest
 from consume.bench import AT_ONCE, Order, OrderPlaced
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import consumer, inbox
+from postroad.errors import UsageError
 from postroad.events import Subscription
 from postroad.events.envelope import encode
 from postroad.events.event_type import event_type_of
 from postroad.failures import Quarantine, Retry
+from postroad.runtime.operations import database_settings, retry
 from postroad.runtime.upkeep import Upkeep
-from postroad.signals.catalog import DeliveryQuarantined, DeliveryResult, HandlerStarted
+from postroad.signals.catalog import DeliveryQuarantined, DeliveryResult, DeliverySettled, HandlerStarted
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
 NOW = datetime.now(UTC)
@@ -139,6 +142,66 @@ async def test_marks_of_open_rows_never_expire_and_the_low_water_mark_only_rises
     assert await sql.fetchval("SELECT low_water FROM inbox_mark") == low
     await sql.execute("UPDATE quarantine SET resolved_at = now(); DELETE FROM work")
     assert (await expire(runtime_url)).marks == 2
+
+
+async def open_for_longer_than_marks_last(here, queue, sql, runtime_url, error) -> list[str]:
+    """A row of `work` or `quarantine`, 40 days old, that is retried or released in the end; how its copies ended.
+
+    Others' marks of its time have expired, so that the low-water mark is far above it.
+    """
+
+    @consumer(Placed, name="billing.orders", retry=AT_ONCE)
+    async def fail(event, delivery):
+        raise error
+
+    twin = recorded(40)
+    async with here.consuming(fail, queue.intake()):
+        queue.put(twin)
+        await here.settled(1)
+    await aged(sql, 40)
+    await sql.execute("INSERT INTO inbox_mark VALUES ('billing.orders', $1)", NOW - timedelta(days=1))
+    await expire(runtime_url)
+    here.heard.forget()
+    async with here.consuming(bill, queue.intake()):
+        queue.put(twin)
+        await here.settled(1)
+    settings = database_settings({"POSTROAD_DATABASE_URL": runtime_url})
+    for row in await sql.fetch("SELECT id FROM quarantine WHERE resolved_at IS NULL"):
+        with suppress(UsageError):
+            await retry(settings, row["id"], by="ada")
+    await aged(sql, 40)
+    await expire(runtime_url)  # Now its row of `work` alone says that its mark is needed.
+    await sql.execute("UPDATE work SET state = 'ready', run_at = now()")
+    async with here.consuming(bill, queue.intake(), retries=True):
+        await here.settled(2)
+        queue.put(twin)
+        await here.settled(3)
+    return [str(signal.result) for signal in here.heard.all(DeliverySettled)]
+
+
+OPEN = pytest.mark.parametrize("error", [Retry(after=timedelta(hours=1)), Quarantine("no")], ids=["retry", "release"])
+
+
+@OPEN
+async def test_what_is_open_for_longer_than_marks_last_is_run_once_and_its_copies_never(
+    here, queue, sql, runtime_url, error
+):
+    ends = await open_for_longer_than_marks_last(here, queue, sql, runtime_url, error)
+    assert ends == ["duplicate", "ok", "duplicate"]
+    assert await effects(sql) == 1
+    assert await sql.fetchval("SELECT count(*) FROM quarantine WHERE resolved_at IS NULL") == 0
+
+
+@pytest.mark.sabotage
+@OPEN
+async def test_did_marks_of_open_rows_expire_a_copy_would_be_taken_for_a_stranger(
+    here, queue, sql, runtime_url, error, monkeypatch
+):
+    kept = inbox.QUERIES.text("expire", "postroad")
+    start, end = kept.index("AND NOT EXISTS"), kept.index("LIMIT $4")
+    monkeypatch.setitem(inbox.QUERIES._rendered, ("expire", "postroad"), kept[:start] + kept[end:])
+    ends = await open_for_longer_than_marks_last(here, queue, sql, runtime_url, error)
+    assert ends[0] == "quarantine"
 
 
 async def test_marks_within_the_window_stay_and_many_leave_in_batches_over_many_pages(sql, runtime_url, monkeypatch):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from soak.checker import judged
+from soak.clock import HOUR
 from soak.faults import Due, Fault, drawn
 from soak.world import Author, World, at_rest
 
@@ -45,6 +46,8 @@ def deal(world: World, author: Author, due: Due) -> None:
             world.postgres.start()
         case Fault.SESSIONS_DROPPED:
             world.postgres.execute(DROP)
+        case Fault.CLOCK_STEP:
+            step_the_clocks(world, due)
         case Fault.SLOW_CONSUMER:
             author.slow_until = time.monotonic() + due.lasts
         case _:
@@ -59,6 +62,15 @@ def strike(world: World, due: Due) -> None:
     else:
         with paused(victim.process.pid):
             time.sleep(due.lasts)  # so long the fault lasts
+
+
+def step_the_clocks(world: World, due: Due) -> None:
+    """An hour forward or back, and an hour the other way later."""
+    for clock in world.clocks:
+        clock.step(HOUR if due.victim % 2 else -HOUR)
+    time.sleep(due.lasts)  # so long the fault lasts
+    for clock in world.clocks:
+        clock.step(0)
 
 
 def disturb_the_broker(world: World, due: Due) -> None:
@@ -91,10 +103,13 @@ def paused(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def soak(folder: Path, *, lasts: float, seed: int, rate: int, say: Callable[[str], None]) -> dict[str, object]:
+def soak(
+    folder: Path, *, lasts: float, seed: int, rate: int, say: Callable[[str], None],
+    board: str = "soak.service:board", rest: float = REST_SECONDS,
+) -> dict[str, object]:  # fmt: skip
     """Run it; what came of it."""
     dealt: Counter[str] = Counter()
-    with World(folder) as world:
+    with World(folder, board=board) as world:
         with Author(world, per_second=rate) as author:
             began = time.monotonic()
             for due in drawn(seed, lasts=lasts):
@@ -103,7 +118,7 @@ def soak(folder: Path, *, lasts: float, seed: int, rate: int, say: Callable[[str
                 deal(world, author, due)
                 dealt[due.fault] += 1
             time.sleep(max(0.0, began + lasts - time.monotonic()))  # traffic alone, to the end
-        rested = at_rest(world, within_seconds=REST_SECONDS)
+        rested = at_rest(world, within_seconds=rest)
         codes = [member.stop() for members in world.members.values() for member in members]
         found = world.found()
     verdict = judged(found)

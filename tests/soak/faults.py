@@ -22,6 +22,7 @@ class Fault(StrEnum):
     DATABASE_RESTART = "database_restart"
     DATABASE_KILL = "database_kill"
     SESSIONS_DROPPED = "sessions_dropped"
+    CLOCK_STEP = "clock_step"  # the time of day of a consumer and a dispatcher, by an hour and back
     QUEUE_FULL = "queue_full"
     SLOW_CONSUMER = "slow_consumer"
 

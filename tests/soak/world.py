@@ -20,9 +20,11 @@ import pika
 
 from postroad.asyncpg import Publish, within
 from postroad.clock import seconds
+from postroad.errors import Unavailable
 from postroad.testing.process import wait_until
 from postroad.testing.servers import PostgresServer, RabbitNode, TcpProxy
 from soak.checker import Found
+from soak.clock import Clock
 from soak.service import Moved, Weighed
 
 TESTS = Path(__file__).parent.parent
@@ -36,15 +38,16 @@ GRANT INSERT ON seen, weight TO soak_runtime;
 """
 KEYS = 20
 PROCESSES = {"dispatcher": 2, "board": 3}
+QUEUES = ("soak.moves", "soak.weights")
 TAP = "soak.tap"
+UP_SECONDS = 60.0
 
 
 class Member:
     """One process of a service, started again by hand when it was killed."""
 
-    def __init__(self, role: str, environment: dict[str, str], log: Path) -> None:
-        app, parts = ("author", "dispatch") if role == "dispatcher" else ("board", "consume,work")
-        self._command = [sys.executable, "-m", "postroad", "run", f"soak.service:{app}", "--only", parts]
+    def __init__(self, app: str, roles: str, environment: dict[str, str], log: Path) -> None:
+        self._command = [sys.executable, "-m", "postroad", "run", app, "--only", roles]
         self._environment = environment
         self._log = log
         self.start()
@@ -69,12 +72,17 @@ class Member:
 
 
 class World:
-    """Everything that a soak runs on; entered it stands, left it is gone."""
+    """Everything that a soak runs on; entered it stands, left it is gone.
 
-    def __init__(self, folder: Path) -> None:
+    The first process of each role has a clock of its own, which can be stepped.
+    """
+
+    def __init__(self, folder: Path, *, board: str = "soak.service:board") -> None:
         self._folder = folder
+        self._apps = {"dispatcher": ("soak.service:author", "dispatch"), "board": (board, "consume,work")}
         self._stack = ExitStack()
         self.members: dict[str, list[Member]] = {}
+        self.clocks = [Clock(folder / f"{role}.clock") for role in PROCESSES]
 
     def __enter__(self) -> Self:
         try:
@@ -104,9 +112,12 @@ class World:
         self._postroad("topology", "apply", "soak.service:board")
         self._tap()
         environment = self.environment(self.postgres.url("soak", "soak_runtime"))
-        for role, count in PROCESSES.items():
+        for (role, count), clock in zip(PROCESSES.items(), self.clocks, strict=True):
             log = self._folder / f"{role}.log"
-            self.members[role] = [Member(role, environment, log) for _ in range(count)]
+            given = [{**environment, **clock.environment}, *[environment] * (count - 1)]
+            self.members[role] = [Member(*self._apps[role], each, log) for each in given]
+        if not wait_until(self._is_up, within=seconds(UP_SECONDS), every=seconds(0.5)):
+            raise Unavailable("PR302", "the services of the soak did not come up; their logs say why")
 
     def environment(self, database_url: str) -> dict[str, str]:
         """What a process is told; it reaches the broker by the line that can be cut."""
@@ -116,6 +127,7 @@ class World:
             **kept, "PYTHONPATH": path, "POSTROAD_DATABASE_URL": database_url,
             "POSTROAD_BROKER_URL": self.rabbit.url(port=self.line.port), "POSTROAD_LOG_LEVEL": "warning",
             "POSTROAD_SHARD_LEASE_SECONDS": "2", "POSTROAD_WORKER_LEASE_SECONDS": "3",
+            "POSTROAD_START_TIMEOUT": "120",  # Nobody starts again here what gave up on a server that was away.
         }  # fmt: skip
 
     def _postroad(self, *arguments: str) -> None:
@@ -136,6 +148,19 @@ class World:
         members = self.members[role]
         return members[number % len(members)]
 
+    def _is_up(self) -> bool:
+        """Whether every process dispatches or consumes."""
+        dispatching = "SELECT count(DISTINCT holder) FROM postroad.lease WHERE starts_with(name, 'shard:')"
+        if self.count(dispatching) < PROCESSES["dispatcher"]:
+            return False
+        consuming = self._queues("consumers")
+        return all(consuming.get(queue, 0) >= PROCESSES["board"] for queue in QUEUES)
+
+    def _queues(self, what: str) -> dict[str, int]:
+        """A number that the broker has of each queue."""
+        lines = self.rabbit.ctl("list_queues", "--quiet", "--no-table-headers", "name", what).splitlines()
+        return {name: int(number) for name, number in (line.split("\t") for line in lines if "\t" in line)}
+
     # --- the end ------------------------------------------------------------------------------------------------
 
     def count(self, sql: str) -> int:
@@ -148,9 +173,8 @@ class World:
             return False
         if self.count("SELECT count(*) FROM parcel WHERE number NOT IN (SELECT number FROM seen)"):
             return False
-        depths = [self.rabbit.ctl("list_queues", "--quiet", "--no-table-headers", "name", "messages")]
-        left = dict(line.split("\t") for line in depths[0].splitlines() if "\t" in line)
-        return all(int(left.get(queue, 0)) == 0 for queue in ("soak.moves", "soak.weights"))
+        left = self._queues("messages")
+        return all(left.get(queue, 0) == 0 for queue in QUEUES)
 
     def found(self) -> Found:
         """What the checker looks at; empties the tap."""

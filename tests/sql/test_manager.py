@@ -260,6 +260,26 @@ async def test_a_handlers_rollback_waits_no_longer_than_a_statement_of_ours(runt
         await manager.close()
 
 
+@pytest.mark.timeout(30)
+async def test_a_handlers_commit_waits_no_longer_than_a_statement_of_ours(runtime_url, monkeypatch) -> None:
+    monkeypatch.setattr("postroad.sql.manager.OWN_PATIENCE", seconds(0.5))
+    port = urlsplit(runtime_url).port
+    with TcpProxy(port) as line:
+        manager = await Manager.open(runtime_url.replace(f":{port}", f":{line.port}"), schema="postroad")
+
+        async def done() -> None:
+            async with AsyncpgTransactions(manager).begin() as unit:
+                await unit.tx.fetchval("SELECT 1")
+                line.strand()
+
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="did not answer"):
+            await done()
+        assert time.monotonic() - began < 10
+        assert await manager.answers()
+        await manager.close()
+
+
 async def long_held(manager: Manager) -> None:
     async with manager.connection(patience=seconds(0.5)) as connection:
         await connection.fetchval("SELECT 1")

@@ -7,13 +7,14 @@ import pytest
 
 from postroad.clock import seconds
 from postroad.signals.catalog import ChannelClosed, ConnectionBlocked, ConnectionDown, ConnectionUp
+from postroad.testing.servers import TcpProxy
 from postroad.transport.amqp.lane import Lane
 from postroad.transport.base import Settlement
 from postroad.transport.topology import Queue, Topology
 from support import until
 
 if TYPE_CHECKING:
-    from postroad.testing.servers import RabbitNode
+    from postroad.testing.servers import Rabbit, RabbitNode
 
 CONFIRMED, RETURNED, NACKED = Settlement.CONFIRMED, Settlement.RETURNED, Settlement.NACKED
 UNKNOWN, REFUSED = Settlement.UNKNOWN, Settlement.REFUSED
@@ -162,6 +163,35 @@ async def test_a_blocked_connection_is_not_writable_until_the_alarm_is_over(
     assert changes == [False, True]
     await until(lambda: message.ticket in line.settled)
     assert line.settled[message.ticket].settlement is CONFIRMED
+
+
+async def a_line_leads_nowhere(line_to: Any, rabbit: Rabbit, vhost: str, topology: Any) -> Any:
+    """Half-open: a publish is written, and not a byte comes back, no heartbeat either."""
+    with TcpProxy(rabbit.port) as proxy:
+        url = rabbit.url(vhost.rpartition("/")[2], port=proxy.port)
+        line = await line_to(url, topology, heartbeat=seconds(1), confirm_within=seconds(2))
+        assert kinds(await line.outcomes(line.message())) == [CONFIRMED]
+        proxy.strand()
+        message = line.message()
+        (settled,) = await line.outcomes(message)
+        await line.heard.wait(ConnectionUp, lambda signal: signal.role == "publish", count=2)
+        await until(lambda: line.ready)
+        assert kinds(await line.outcomes(message)) == [CONFIRMED]
+        return settled.settlement
+
+
+async def test_a_connection_that_leads_nowhere_is_not_held_against_the_publish(
+    line_to: Any, rabbit: Rabbit, vhost: str, topology: Any
+) -> None:
+    assert await a_line_leads_nowhere(line_to, rabbit, vhost, topology) is UNKNOWN
+
+
+@pytest.mark.sabotage
+async def test_did_nobody_listen_for_heartbeats_it_would_be(
+    line_to: Any, rabbit: Rabbit, vhost: str, topology: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lane, "_is_deaf", lambda *_: False)
+    assert await a_line_leads_nowhere(line_to, rabbit, vhost, topology) is Settlement.OVERDUE
 
 
 @pytest.mark.heavy

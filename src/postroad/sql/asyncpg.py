@@ -26,7 +26,7 @@ else:
 T = TypeVar("T")
 
 
-_OURS = ("BEGIN", "ROLLBACK")
+_OURS = ("BEGIN", "COMMIT", "ROLLBACK")
 """Statements around a stranger's: a rollback waits for what it stops, and has to end sooner than that."""
 
 

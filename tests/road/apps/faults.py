@@ -2,7 +2,9 @@
 
 ROAD_AT=point:count:signal   sends itself that signal when it has come to `point` so many times
 ROAD_WITHOUT=name,name       switches mechanisms of Postroad off, so that a test can show what they are for
-ROAD_HEARTBEAT=seconds       a shorter heartbeat than the product's, so that a test can outwait several
+ROAD_HEARTBEAT=seconds       another heartbeat than the product's, so that a test can outwait several
+ROAD_CONFIRM=seconds         another time limit for confirms, for the same reason
+ROAD_PATIENCE=seconds        another patience with statements of ours, likewise
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from postroad.signals.catalog import (
     PublishesSettled,
     PublishResult,
 )
+from postroad.sql import manager
 from postroad.transport.amqp import AmqpSettings
 from road.apps import without
 
@@ -32,9 +35,15 @@ def prepare() -> list[Sink]:
     """The sinks of an App; what is to be switched off is off when this returns."""
     for name in filter(None, os.environ.get("ROAD_WITHOUT", "").split(",")):
         without.SWITCHES[name]()
-    if "ROAD_HEARTBEAT" in os.environ:
-        heartbeat = seconds(float(os.environ["ROAD_HEARTBEAT"]))
-        app.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,assignment]
+    limits = {
+        field: seconds(float(os.environ[name]))
+        for name, field in {"ROAD_HEARTBEAT": "heartbeat", "ROAD_CONFIRM": "confirm_within"}.items()
+        if name in os.environ
+    }
+    if limits:
+        app.AmqpSettings = functools.partial(AmqpSettings, **limits)  # type: ignore[attr-defined,assignment,arg-type]
+    if "ROAD_PATIENCE" in os.environ:
+        manager.OWN_PATIENCE = seconds(float(os.environ["ROAD_PATIENCE"]))  # type: ignore[misc]
     if "ROAD_AT" not in os.environ:
         return []
     point, count, number = os.environ["ROAD_AT"].split(":")

@@ -19,6 +19,7 @@ from postroad.outbox.clearer import Clearer
 from postroad.outbox.shards import Shards
 from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.amqp.publisher import AmqpPublisher
+from postroad.transport.amqp.watch import Watch
 from postroad.transport.base import Incoming, Outgoing, Settled, Settlement
 from postroad.work import store as work
 
@@ -118,6 +119,31 @@ def no_unknown() -> None:
         return settled(self, sure)
 
     Clearer.settled = hear  # type: ignore[method-assign]
+
+
+def no_pardon() -> None:
+    """A publish whose fate nobody knows counts as one that a queue left unanswered."""
+    settled = Clearer.settled
+
+    def hear(self: Clearer, batch: Sequence[Settled]) -> Any:
+        late = [
+            replace(one, settlement=Settlement.OVERDUE) if one.settlement is Settlement.UNKNOWN else one
+            for one in batch
+        ]
+        return settled(self, late)
+
+    Clearer.settled = hear  # type: ignore[method-assign]
+
+
+def no_standstill() -> None:
+    """The time limit of confirms runs on while the broker blocks the connection."""
+    AmqpPublisher.blocked = lambda *_, **__: None  # type: ignore[method-assign]
+
+
+def no_notice() -> None:
+    """Nobody hears that a consumer was cancelled, and nobody looks."""
+    AmqpIntake._cancelled_by_broker = lambda *_: None  # type: ignore[method-assign]
+    Watch.begin = lambda *_: None  # type: ignore[method-assign]
 
 
 def no_distrust() -> None:

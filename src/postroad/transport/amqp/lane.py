@@ -68,6 +68,7 @@ class Lane:
         self._cautious = 0
         self._failures = 0
         self._opening_since = 0.0
+        self._heard = (0, 0.0)  # How many bytes had come on the connection, and when that number was new.
 
     @property
     def ready(self) -> bool:
@@ -89,6 +90,7 @@ class Lane:
     def open(self, connection: CoalescedConnection | None) -> None:
         """Open a channel on `connection`; None is none, until the next call."""
         self._connection = connection
+        self._heard = (-1, self._clock.monotonic())
         self._open()
 
     def lose(self, reason: str) -> None:
@@ -175,12 +177,15 @@ class Lane:
 
         What is overdue is settled so, and the channel replaced. A queue that hangs can also make the broker stop
         reading from the whole connection (its flow control): then what was written after it is not answered at all,
-        and the connection is dropped, long before the limit.
+        and the connection is dropped, long before the limit. Where heartbeats fail to come as well, it is the
+        connection that leads nowhere: it is dropped, and nothing is held against what was written on it.
         """
         connection = self._connection
         if connection is None:
             return
         now, limit = self._clock.monotonic(), self._settings.confirm_within.total_seconds()
+        if connection.bytes_received != self._heard[0]:
+            self._heard = (connection.bytes_received, now)
         if self._channel is None:
             if self._opening_since < now - limit:
                 connection.abort()
@@ -190,12 +195,18 @@ class Lane:
             self._sent.popleft()
         if not self._sent:
             return
-        if self._sent[0][1] < now - limit:
+        if self._sent[0][1] < now - limit and self._is_deaf(now):
+            connection.abort()
+        elif self._sent[0][1] < now - limit:
             self._overdue(self._last_before(now - limit))
             self._replace()
         elif self._stalled(lowest, now - limit / SOONER):
             self._overdue(min(self._highest, self._last_before(now - limit / SOONER)))
             connection.abort()
+
+    def _is_deaf(self, now: float) -> bool:
+        """Whether nothing has come for a whole heartbeat, in which the broker sends two frames at least."""
+        return self._heard[1] < now - self._settings.heartbeat.total_seconds()
 
     def _stalled(self, lowest: int, since: float) -> bool:
         """Whether one queue hangs and the whole connection with it: later ones were answered, and none any more."""
