@@ -7,14 +7,16 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
-from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, own
+from postroad.hosts import each_host
+from postroad.sql import pooler
+from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, SharedConnection, own
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
@@ -122,15 +124,15 @@ def _readable() -> Iterator[None]:
 
 
 def masked(url: str) -> str:
-    """The URL's host, port and path only: safe to print."""
+    """The URL's hosts, ports and path only: safe to print."""
     try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
+        each = [urlsplit(one) for one in each_host(url)]
+        places = [f"{one.hostname or 'socket'}{f':{one.port}' if one.port else ''}" for one in each]
     except ValueError:
         return "the database"
-    if "@" in parts.path:  # The rest of a password with a slash in it.
+    if "@" in each[0].path:  # The rest of a password with a slash in it.
         return "the database"
-    return f"database {parts.hostname or 'socket'}{port}{parts.path}"
+    return f"database {','.join(places)}{each[0].path}"
 
 
 class Manager:
@@ -153,15 +155,18 @@ class Manager:
     ) -> Self:
         """Open the pool and prove that the database answers; a statement may take `patience`, handlers' too.
 
+        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`).
+
         Raises:
             AccessRefused: wrong password, role or database name.
             Unavailable: it cannot be reached within ten seconds.
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
+            options = await _options(url)
             pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
                 url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
-                connection_class=PooledConnection, server_settings={"application_name": name},
+                server_settings={"application_name": name}, **options,
             )  # fmt: skip
             try:
                 await pool.release(await pool.acquire())
@@ -244,6 +249,18 @@ class Manager:
         except (PostroadError, asyncpg.PostgresError, TimeoutError):
             return False
         return True
+
+
+async def _options(url: str) -> dict[str, Any]:
+    """How connections of the pool have to be: behind a pooler that loses prepared statements, none are relied on."""
+    connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
+    try:
+        found = await pooler.ask(connection, url)
+    finally:
+        connection.terminate()
+    if found.keeps:
+        return {"connection_class": PooledConnection}
+    return {"connection_class": SharedConnection, "statement_cache_size": 0}
 
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:

