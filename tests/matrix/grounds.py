@@ -20,9 +20,9 @@ POSTGRES_15: Final = Path("/usr/lib/postgresql/15/bin")
 
 SUITES: Final = ("tests/transport", "tests/outbox", "tests/consume")
 """Transport, dispatcher and consumer."""
-POOLED: Final = ("tests/outbox", "tests/consume", "tests/road/test_several.py", "tests/road/test_killed.py")
+POOLED: Final = ("tests/matrix/behind_pooler.py", "tests/outbox", "tests/consume", "tests/road/test_several.py", "tests/road/test_killed.py")
 """What has to do with the database that a pooler stands before; the road with processes that find it by themselves."""
-CLUSTER: Final = ("tests/matrix/test_cluster.py",)
+CLUSTER: Final = ("tests/matrix/test_cluster.py", "tests/matrix/cluster_in_parts.py")
 FAILOVER: Final = ("tests/matrix/test_failover.py",)
 
 
@@ -79,6 +79,7 @@ def _shared(cell: Cell, stack: ExitStack, variables: dict[str, str]) -> None:
     variables["POSTROAD_TEST_POSTGRES_URL"] = server.url()
     if cell.pooler:
         pooler = stack.enter_context(Pgbouncer(server, cell.pooler))
+        variables["POSTROAD_TEST_PGBOUNCER"] = cell.pooler
         variables["POSTROAD_TEST_POOLER"] = f"{server.port}:{pooler.port}"
     if cell.nodes == 1:
         node = stack.enter_context(RabbitNode())

@@ -19,7 +19,7 @@ from postroad.runtime.settings import Need, Settings, read_settings
 from postroad.runtime.upkeep import Maintained, Upkeep
 from postroad.signals import Signals
 from postroad.sql import drive, migrations, pooler
-from postroad.sql.asyncpg import AsyncpgHand, OneBackend
+from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import translated
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.amqp.compare import differences
@@ -80,9 +80,7 @@ async def connected(settings: Settings, *, direct: bool = False) -> AsyncIterato
     """
     url = settings.direct_url if direct else settings.database_url
     with blamed(settings, url):
-        connection = await asyncpg.connect(
-            url, timeout=CONNECT_SECONDS, statement_cache_size=0, connection_class=OneBackend
-        )
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
         try:
             yield connection
         finally:

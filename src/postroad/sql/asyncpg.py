@@ -167,35 +167,6 @@ for _name in ("executemany", "fetchrow", "fetchmany", "prepare", "cursor", "copy
     setattr(PooledConnection, _name, _guarded(_name))
 
 
-class OneBackend(_DriverConnection):
-    """A connection through a pooler that lends a backend for one transaction: no statement runs outside of one.
-
-    The driver sends a statement's text and its values apart. In between, the pooler could take the backend away, and
-    the values would meet a statement of somebody else's, or none. Costs two round trips for each that is alone.
-    """
-
-
-class SharedConnection(OneBackend, PooledConnection):
-    """A connection of our pool, through such a pooler."""
-
-
-def _in_one_transaction(name: str) -> Callable[..., Any]:
-    @wraps(getattr(asyncpg.Connection, name))
-    async def method(self: OneBackend, query: str, *args: Any, **options: Any) -> Any:
-        run = getattr(super(OneBackend, self), name)
-        whole = name == "execute" and not args  # Sent in one message.
-        if whole or self.is_in_transaction():
-            return await run(query, *args, **options)
-        async with self.transaction():
-            return await run(query, *args, **options)
-
-    return method
-
-
-for _name in ("execute", "executemany", "fetch", "fetchrow", "fetchval"):
-    setattr(OneBackend, _name, _in_one_transaction(_name))
-
-
 class AsyncpgHand(AsyncHand):
     """Runs statements on one asyncpg connection, whoever opened its transaction."""
 

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -16,7 +16,7 @@ from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
 from postroad.hosts import each_host
 from postroad.sql import pooler
-from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, SharedConnection, own
+from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, own
 from postroad.sql.drive import Rows, drive
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ class Manager:
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
-            options = await _options(url)
+            options = {} if await _keeps_statements(url) else {"statement_cache_size": 0}
             pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
                 url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
-                server_settings={"application_name": name}, **options,
+                connection_class=PooledConnection, server_settings={"application_name": name}, **options,
             )  # fmt: skip
             try:
                 await pool.release(await pool.acquire())
@@ -251,16 +251,17 @@ class Manager:
         return True
 
 
-async def _options(url: str) -> dict[str, Any]:
-    """How connections of the pool have to be: behind a pooler that loses prepared statements, none are relied on."""
+async def _keeps_statements(url: str) -> bool:
+    """Whether what a connection prepares stays; behind a pooler that loses it, asyncpg must not keep a cache.
+
+    Without one it sends each statement whole (since 0.29), also outside of transactions: two messages more.
+    """
     connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
     try:
         found = await pooler.ask(connection, url)
     finally:
         connection.terminate()
-    if found.keeps:
-        return {"connection_class": PooledConnection}
-    return {"connection_class": SharedConnection, "statement_cache_size": 0}
+    return found.keeps
 
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:
