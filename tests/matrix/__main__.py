@@ -46,7 +46,9 @@ class Outcome:
         """One line for people."""
         colour = "green" if self.green else "RED"
         told = [f"{self.passed} passed"]
-        told += [f"{len(self.failed)} failed"] * bool(self.failed) + [f"{len(self.again)} only alone"] * bool(self.again)
+        told += [f"{len(self.failed)} failed"] * bool(self.failed) + [f"{len(self.again)} only alone"] * bool(
+            self.again
+        )
         return f"{self.cell:18} {colour:5} {', '.join(told):34} {self.seconds:7.0f} s  {self.error or self.asks}"
 
 
@@ -75,7 +77,7 @@ def _pytest(tests: list[str], variables: dict[str, str], folder: Path, *, jobs: 
     done = subprocess.run([*command, *tests], cwd=ROOT, env={**os.environ, **variables}, check=False, stdout=sys.stderr)
     if not report.exists():
         return 0, [f"pytest ended with {done.returncode}"]
-    cases = ET.parse(report).getroot().iter("testcase")  # noqa: S314 - pytest wrote it
+    cases = ET.parse(report).getroot().iter("testcase")
     passed, failed = 0, []
     for case in cases:
         if case.find("failure") is None and case.find("error") is None:

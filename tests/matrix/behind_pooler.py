@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -17,7 +17,11 @@ from postroad.runtime.settings import Settings
 from postroad.sql import Statement, pooler
 from postroad.sql.manager import Manager
 from postroad.sql.pooler import Between
-from postroad.testing.servers import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from postroad.testing.servers import Postgres
 
 PROGRAM = os.environ.get("POSTROAD_TEST_PGBOUNCER", "pgbouncer")
 KEEPS = tuple(map(int, version(PROGRAM).split(".")[:2])) >= (1, 21)  # Its first release that keeps them.

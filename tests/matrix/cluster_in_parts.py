@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from matrix.load import Clustered, under_load
 from matrix.test_cluster import cluster
 from postroad.testing.process import listens
-from postroad.testing.servers import RabbitCluster
-from soak.world import Author
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postroad.testing.servers import RabbitCluster
+    from soak.world import Author
 
 __all__ = ["cluster"]
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matrix.pgbouncer import Pgbouncer
 from postroad.testing.installed import OTHER_POSTGRES, OTHER_RABBITMQ
 from postroad.testing.servers import PostgresServer, RabbitCluster, RabbitNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TREE: Final = Path(os.environ.get("POSTROAD_TEST_MATRIX", "/var/cache/postroad/trixie"))
 """The Debian 13 that `.ci/install-matrix` has made; what it runs lies beside it."""
@@ -20,7 +22,13 @@ POSTGRES_15: Final = Path("/usr/lib/postgresql/15/bin")
 
 SUITES: Final = ("tests/transport", "tests/outbox", "tests/consume")
 """Transport, dispatcher and consumer."""
-POOLED: Final = ("tests/matrix/behind_pooler.py", "tests/outbox", "tests/consume", "tests/road/test_several.py", "tests/road/test_killed.py")
+POOLED: Final = (
+    "tests/matrix/behind_pooler.py",
+    "tests/outbox",
+    "tests/consume",
+    "tests/road/test_several.py",
+    "tests/road/test_killed.py",
+)
 """What has to do with the database that a pooler stands before; the road with processes that find it by themselves."""
 CLUSTER: Final = ("tests/matrix/test_cluster.py", "tests/matrix/cluster_in_parts.py")
 FAILOVER: Final = ("tests/matrix/test_failover.py",)
@@ -81,10 +89,7 @@ def _shared(cell: Cell, stack: ExitStack, variables: dict[str, str]) -> None:
         pooler = stack.enter_context(Pgbouncer(server, cell.pooler))
         variables["POSTROAD_TEST_PGBOUNCER"] = cell.pooler
         variables["POSTROAD_TEST_POOLER"] = f"{server.port}:{pooler.port}"
-    if cell.nodes == 1:
-        node = stack.enter_context(RabbitNode())
-    else:
-        node = stack.enter_context(RabbitCluster()).nodes[0]
+    node = stack.enter_context(RabbitNode()) if cell.nodes == 1 else stack.enter_context(RabbitCluster()).nodes[0]
     variables["POSTROAD_TEST_RABBIT"] = node.address.to_json()
 
 
@@ -94,4 +99,3 @@ def missing() -> str | None:
         if not file.exists():
             return f"{file} is missing; `make matrix` installs it, as root on Debian 12"
     return None
-

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from uuid import uuid4
 
 from postroad.clock import seconds
@@ -14,13 +11,18 @@ from postroad.testing.servers import PostgresServer, RabbitCluster, RabbitNode, 
 from soak.checker import Verdict, judged
 from soak.world import Author, World, at_rest
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+    from pathlib import Path
+
 W = TypeVar("W", bound="Watched")
 
 
 class Watched(World):
     """Fewer processes than a soak has, and a look at how far they are."""
 
-    processes = {"dispatcher": 1, "board": 2}
+    processes: ClassVar[dict[str, int]] = {"dispatcher": 1, "board": 2}
 
     def goes_on(self, author: Author, *, within_seconds: float = 40) -> bool:
         """Whether what is committed from now on arrives, in time."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from matrix.load import Clustered, under_load
 from postroad.testing.servers import RabbitCluster
-from soak.world import Author
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from soak.world import Author
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(180)]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from matrix.load import Following, under_load
 from postroad.testing.process import wait_until
-from soak.world import Author
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from soak.world import Author
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(180)]
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import asyncpg
 import pika
@@ -72,7 +72,7 @@ class World:
     """Everything that a soak runs on; entered it stands, left it is gone."""
 
     vhost = "/"
-    processes = PROCESSES
+    processes: ClassVar[dict[str, int]] = PROCESSES
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

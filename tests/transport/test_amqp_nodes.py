@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +13,11 @@ from postroad.hosts import each_host
 from postroad.testing.servers import Rabbit, TcpProxy, free_port
 from postroad.transport.amqp.connection import Address, AmqpSettings
 from postroad.transport.base import Settlement
-from postroad.transport.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroad.transport.topology import Topology
 
 
 def nodes_url(vhost: str, *ports: int) -> str:

@@ -118,6 +118,8 @@ def _broker_url(text: str) -> str:
 
 
 def _http_url(text: str) -> str:
+    if len(each_host(text)) > 1:
+        raise _Wrong("names several hosts; one is enough, any node or a load balancer before them")
     _parts(text, ("http", "https"), "http://user:password@host:15672")
     return text
 

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = seconds(60)
 """How long a handler's statement may take before it is given up."""
+_CACHE: Final = 100
+"""How many statements a connection keeps prepared: asyncpg's own default."""
 OWN_PATIENCE: Final = seconds(10)
 """How long a statement of ours may take before its connection is cut: about as long as the shorter leases last."""
 
@@ -163,10 +165,11 @@ class Manager:
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
-            options = {} if await _keeps_statements(url) else {"statement_cache_size": 0}
+            cache = _CACHE if await _keeps_statements(url) else 0
             pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
                 url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
-                connection_class=PooledConnection, server_settings={"application_name": name}, **options,
+                connection_class=PooledConnection, server_settings={"application_name": name},
+                statement_cache_size=cache,
             )  # fmt: skip
             try:
                 await pool.release(await pool.acquire())

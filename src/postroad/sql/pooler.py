@@ -22,7 +22,7 @@ _WHO: Final = "SELECT pg_backend_pid()"
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What was found. Where `pooler` is False nothing stands in between, and the rest is as on a connection of one's own.
+    """What was found. Where `pooler` is False nothing stands in between.
 
     `shares`: it was seen to give one client's backend to another between transactions. `keeps`: statements that were
     prepared stay so all the same, as with pgbouncer 1.21 and later.

@@ -76,9 +76,7 @@ class RabbitCluster:
         """Part `node` from the others, as a broken network does: it is a minority, and pauses. `rejoin` ends it."""
         others = ", ".join(f"'{other.address.node}'" for other in self.nodes if other is not node)
         # It no longer accepts their cookie, nor they its: every attempt to connect again fails.
-        node.evaluate(
-            f"[begin erlang:set_cookie(N, {_NO_COOKIE}), erlang:disconnect_node(N) end || N <- [{others}]]"
-        )
+        node.evaluate(f"[begin erlang:set_cookie(N, {_NO_COOKIE}), erlang:disconnect_node(N) end || N <- [{others}]]")
         if not wait_until(lambda: not listens(node.port), within=seconds(30)):
             raise Unavailable("PR302", f"the node {node.address.node} was cut off and did not pause")
 

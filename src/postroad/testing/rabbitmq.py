@@ -177,9 +177,10 @@ class RabbitNode(Rabbit):
     """A RabbitMQ node of our own on free loopback ports, with its own epmd, cookie and data: break it at will.
 
     Runs as whoever we are, root included. `settings` are lines of rabbitmq.conf. With `peer`, a node made before, it
-    shares that one's cookie and epmd, so that both can form a cluster (see `RabbitCluster`). The data survive `stop`, `kill` and
-    `restart`, and are removed by `close`, unless `folder` says where they live. Should this Python process end in
-    whatever way, node and epmd are killed. Start-up takes 4 to 8 seconds. Not for use by several threads at once.
+    shares that one's cookie and epmd, so that both can form a cluster (see `RabbitCluster`). The data survive `stop`,
+    `kill` and `restart`, and are removed by `close`, unless `folder` says where they live. Should this Python process
+    end in whatever way, node and epmd are killed. Start-up takes 4 to 8 seconds. Not for use by several threads at
+    once.
 
     Raises:
         UsageError: RabbitMQ is not installed; the message says what to install.

@@ -42,7 +42,8 @@ class Difference:
 class Session:
     """A short-lived connection on the running loop, with one channel that is opened anew when the broker closes it.
 
-    ``async with``: entering connects (AccessRefused, Unavailable) to the first node that can be reached, leaving closes.
+    ``async with``: entering connects to the first node that can be reached (AccessRefused, Unavailable), leaving
+    closes.
     """
 
     def __init__(self, address: Address, settings: AmqpSettings) -> None:
