@@ -112,9 +112,9 @@ async def test_statements_of_many_clients_each_get_their_own_answer(few: str) ->
 async def test_with_a_statement_cache_that_the_pooler_does_not_know_of_they_get_none(
     few: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def believe(_: str) -> bool:
-        return True
+    async def believe(*_: object) -> Between:
+        return Between()
 
-    monkeypatch.setattr("postroad.sql.manager._keeps_statements", believe)
+    monkeypatch.setattr("postroad.sql.pooler.ask", believe)
     async with pool(few) as manager:
         assert (await at_once(manager) > 0) == (not KEEPS)

@@ -165,17 +165,17 @@ class Manager:
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
-            cache = _CACHE if await _keeps_statements(url) else 0
-            pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
-                url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
-                connection_class=PooledConnection, server_settings={"application_name": name},
-                statement_cache_size=cache,
-            )  # fmt: skip
+            pool = await _pool(url, size=size, name=name, patience=patience)
             try:
-                await pool.release(await pool.acquire())
+                lent = await pool.acquire()
+                keeps = (await pooler.ask(lent, url)).keeps
+                await pool.release(lent)
             except BaseException:
                 pool.terminate()
                 raise
+            if not keeps:
+                pool.terminate()
+                pool = await _pool(url, size=size, name=name, patience=patience, cache=0)
         return cls(pool, url, schema=schema)
 
     async def close(self) -> None:
@@ -254,17 +254,14 @@ class Manager:
         return True
 
 
-async def _keeps_statements(url: str) -> bool:
-    """Whether what a connection prepares stays; behind a pooler that loses it, asyncpg must not keep a cache.
-
-    Without one it sends each statement whole (since 0.29), also outside of transactions: two messages more.
-    """
-    connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
-    try:
-        found = await pooler.ask(connection, url)
-    finally:
-        connection.terminate()
-    return found.keeps
+async def _pool(
+    url: str, *, size: int, name: str, patience: timedelta, cache: int = _CACHE
+) -> asyncpg.Pool[asyncpg.Record]:
+    """A pool that connects as it is used; with a `cache` of nought asyncpg sends each statement whole (since 0.29)."""
+    return await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
+        url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
+        connection_class=PooledConnection, server_settings={"application_name": name}, statement_cache_size=cache,
+    )  # fmt: skip
 
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:
