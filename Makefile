@@ -16,7 +16,12 @@ BENCH ?=
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup demo test sabotage soak bench check lint types floors fmt clean
+# Which cells of the matrix (all by default), and where its Debian 13 lies, which is half a gigabyte and outlives `clean`.
+CELLS ?=
+MATRIX ?=
+TRIXIE := /var/cache/postroad/trixie
+
+.PHONY: help setup demo test sabotage soak matrix bench check lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +43,9 @@ sabotage: setup ## Each mechanism switched off in turn, by tests: every one must
 
 soak: setup ## Traffic with faults drawn from SEED for MINUTES, and a checker that knows only the promises
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED)
+
+matrix: setup .stamps/matrix ## The suites on other versions, on a cluster, behind poolers and through a failover (CELLS="a b", MATRIX=--json)
+	PYTHONPATH=$(CURDIR)/tests$(if $(PYTHONPATH),:$(PYTHONPATH)) POSTROAD_TEST_MATRIX=$(TRIXIE) $(BIN)/python -m matrix $(addprefix --only ,$(CELLS)) $(MATRIX)
 
 bench: setup .stamps/bench ## Rates against a hand-written floor and a peer, as ratios; benchmarks/results/latest.json
 	$(BIN)/python benchmarks/run.py $(BENCH)
@@ -80,4 +88,8 @@ clean: ## Remove the virtual environment and what was built
 # Preloaded by the soak into the processes whose clocks it steps.
 .stamps/faketime:
 	@bash .ci/install-faketime
+	@mkdir -p .stamps && touch $@
+
+.stamps/matrix: .ci/install-matrix .ci/in-tree
+	@bash .ci/install-matrix $(TRIXIE)
 	@mkdir -p .stamps && touch $@

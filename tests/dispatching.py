@@ -28,7 +28,7 @@ from postroad.sql.drive import drive
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.base import Outgoing, Publisher, Settled, Settlement
 from postroad.transport.topology import Topology
-from support import Recorder, ThreadOwner, until
+from support import Recorder, ThreadOwner, pooled, until
 
 if TYPE_CHECKING:
     from postroad.sql.manager import Manager
@@ -74,7 +74,7 @@ class Author:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection with an open transaction: leaving the block commits."""
-        connection = await asyncpg.connect(self._url)
+        connection = await asyncpg.connect(pooled(self._url), statement_cache_size=0)  # As poolers need it.
         try:
             async with connection.transaction():
                 yield connection

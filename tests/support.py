@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,6 +14,17 @@ from postroad.runtime.executor import Tasks
 from postroad.signals import Signal, Signals
 
 S = TypeVar("S", bound=Signal)
+
+POOLER = "POSTROAD_TEST_POOLER"  # "server's port:pooler's port", where the matrix puts one before the run's server.
+
+
+def pooled(url: str) -> str:
+    """What a process would be given as POSTROAD_DATABASE_URL for this database: through the pooler, if there is one.
+
+    A URL with options stays as it is: a transaction pooler refuses those.
+    """
+    server, _, pooler = os.environ.get(POOLER, "").partition(":")
+    return url if not pooler or "?" in url else url.replace(f":{server}/", f":{pooler}/")
 
 
 class ThreadOwner(Tasks):

@@ -31,7 +31,7 @@ from postroad.sql.transactions import AsyncpgTransactions, AsyncpgUnit
 from postroad.transport.base import Incoming, Tag
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
-from support import Recorder
+from support import Recorder, pooled
 
 SCHEMA = "postroad"
 QUICK = WorkSettings(
@@ -212,8 +212,8 @@ class Process:
         if self._kind == "def":
             consumer = consumer if consumer.threaded else as_def(consumer)
             size, name = consumer.concurrency, consumer.name
-            transactions = transactions or PsycopgTransactions(self._url, self.owner, size=size, name=name)
-            custody = PsycopgTransactions(self._url, self.owner, size=2, name="custody")
+            transactions = transactions or PsycopgTransactions(pooled(self._url), self.owner, size=size, name=name)
+            custody = PsycopgTransactions(pooled(self._url), self.owner, size=2, name="custody")
         return Attempts(
             consumer, transactions=transactions or AsyncpgTransactions(self.manager), custody=custody, schema=SCHEMA,
             resources=self.resources, signals=self.signals, clock=SYSTEM_CLOCK, chance=random.random,
@@ -299,7 +299,7 @@ async def _ended(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
 @asynccontextmanager
 async def process(url: str, *, kind: str = "async def") -> AsyncIterator[Process]:
     signals = Signals()
-    manager = await Manager.open(url, schema=SCHEMA, size=12)
+    manager = await Manager.open(pooled(url), schema=SCHEMA, size=12)
     standing = Process(manager, signals, url, kind=kind)
     try:
         yield standing

@@ -227,7 +227,7 @@ async def test_a_database_that_goes_away_under_it_charges_no_start(here, queue, 
     async def lose(event, delivery):
         seen.append(delivery.attempt)
         if len(seen) == 1:
-            await sql.execute("SELECT pg_terminate_backend($1)", delivery.tx.get_server_pid())
+            await sql.execute("SELECT pg_terminate_backend($1)", await delivery.tx.fetchval("SELECT pg_backend_pid()"))
             await delivery.tx.execute("SELECT 1")
 
     async with here.consuming(lose, queue.intake()) as attempts:

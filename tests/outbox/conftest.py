@@ -12,6 +12,7 @@ import pytest
 from dispatching import SCHEMA, Author, MemoryBroker, Process, RealBroker
 from postroad.sql.manager import Manager
 from postroad.testing.servers import RabbitNode
+from support import pooled
 
 if TYPE_CHECKING:
     from postroad.transport.base import Publisher
@@ -45,7 +46,7 @@ async def process(runtime_url: str) -> AsyncIterator[Start]:
         async def start(
             publisher: Publisher, *, shards: int | None = 16, url: str = runtime_url, **settings: Any
         ) -> Process:
-            manager = await Manager.open(url, schema=SCHEMA, size=4)
+            manager = await Manager.open(pooled(url), schema=SCHEMA, size=4)
             stack.push_async_callback(manager.close)
             process = Process(manager, url, publisher, **settings)
             stack.push_async_callback(process.end)

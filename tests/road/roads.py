@@ -19,6 +19,7 @@ from postroad.clock import seconds
 from postroad.testing.process import wait_until
 from road.apps.parcels import ParcelMoved, ParcelWeighed
 from runtime.processes import Running, postroad
+from support import pooled
 
 if TYPE_CHECKING:
     from postroad.testing.servers import Postgres
@@ -56,7 +57,8 @@ class Road:
     @property
     def settings(self) -> dict[str, str]:
         return {
-            "PYTHONPATH": str(TESTS), "POSTROAD_DATABASE_URL": self.postgres.url(self.name, "pr_runtime"),
+            "PYTHONPATH": str(TESTS), "POSTROAD_DATABASE_URL": pooled(self.postgres.url(self.name, "pr_runtime")),
+            "POSTROAD_DIRECT_URL": self.postgres.url(self.name, "pr_runtime"),
             "POSTROAD_BROKER_URL": self.broker_url, "POSTROAD_LOG_LEVEL": "debug",
             "POSTROAD_SHARD_LEASE_SECONDS": "1", "POSTROAD_WORKER_LEASE_SECONDS": "2",
         }  # fmt: skip
@@ -146,7 +148,7 @@ _SEEN = "SELECT number, count(*) FROM seen GROUP BY number"
 
 
 async def _stage(url: str, events: Sequence[Any]) -> None:
-    connection = await asyncpg.connect(url)
+    connection = await asyncpg.connect(pooled(url), statement_cache_size=0)  # As poolers need it.
     try:
         async with connection.transaction():
             await within(connection).publish_many(events)

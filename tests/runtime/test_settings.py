@@ -64,6 +64,33 @@ def test_no_value_of_a_url_is_ever_repeated(url: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_a_url_may_name_several_hosts() -> None:
+    given = {
+        "POSTROAD_DATABASE_URL": "postgresql://u:hush@one:1,two/d?target_session_attrs=read-write",
+        "POSTROAD_BROKER_URL": "amqp://u:hush@one:5672,two:5672,[::1]/v",
+    }
+    settings = read_settings(given)
+    assert settings.broker_url == given["POSTROAD_BROKER_URL"]
+    assert settings.direct_url == given["POSTROAD_DATABASE_URL"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "said"),
+    [
+        ("POSTROAD_BROKER_URL", "amqp://u:hush@one,/v", "names no host before or after a comma"),
+        ("POSTROAD_BROKER_URL", "amqp://u:hush@,one/v", "names no host before or after a comma"),
+        ("POSTROAD_BROKER_URL", "amqp://u:hush@one,two:x/v", "cannot be read"),
+        ("POSTROAD_DATABASE_URL", "postgresql://u:hush@one,two:0/d", "is not a URL of this kind"),
+        ("POSTROAD_DATABASE_URL", "postgresql://u:hush@one,:5432/d", "names no host before or after a comma"),
+        ("POSTROAD_MANAGEMENT_URL", "http://u:hush@one:1,two:1", "names several hosts; one is enough"),
+    ],
+)
+def test_several_hosts_that_cannot_be_read_are_refused(variable: str, url: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"{variable} {said}") as caught:
+        read_settings({**BOTH, variable: url})
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["-1", "0", "inf", "1e9", "", " ", "٣", "1_0", "0x10"])
 def test_numbers_are_plain_numbers_in_their_range(value: str) -> None:
     given = {**BOTH, "POSTROAD_POOL_SIZE": value}

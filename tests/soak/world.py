@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import asyncpg
 import pika
@@ -77,12 +77,15 @@ class World:
     The first process of each role has a clock of its own, which can be stepped.
     """
 
+    vhost = "/"
+    processes: ClassVar[dict[str, int]] = PROCESSES
+
     def __init__(self, folder: Path, *, board: str = "soak.service:board") -> None:
         self._folder = folder
         self._apps = {"dispatcher": ("soak.service:author", "dispatch"), "board": (board, "consume,work")}
         self._stack = ExitStack()
         self.members: dict[str, list[Member]] = {}
-        self.clocks = [Clock(folder / f"{role}.clock") for role in PROCESSES]
+        self.clocks = [Clock(folder / f"{role}.clock") for role in self.processes]
 
     def __enter__(self) -> Self:
         try:
@@ -100,9 +103,7 @@ class World:
         self._stack.close()
 
     def _start(self) -> None:
-        enter = self._stack.enter_context
-        self.postgres, self.rabbit = enter(PostgresServer()), enter(RabbitNode())
-        self.line = enter(TcpProxy(self.rabbit.port))
+        self.serve(self._stack)
         for role in ("soak_runtime", "soak_author"):
             self.postgres.add_role(role)
         self.postgres.create_database("soak")
@@ -111,33 +112,51 @@ class World:
         self._postroad("topology", "apply", "soak.service:author")
         self._postroad("topology", "apply", "soak.service:board")
         self._tap()
-        environment = self.environment(self.postgres.url("soak", "soak_runtime"))
-        for (role, count), clock in zip(PROCESSES.items(), self.clocks, strict=True):
+        self.ready()
+        environment = self.environment(self.database_url("soak_runtime"))
+        for (role, count), clock in zip(self.processes.items(), self.clocks, strict=True):
             log = self._folder / f"{role}.log"
             given = [{**environment, **clock.environment}, *[environment] * (count - 1)]
             self.members[role] = [Member(*self._apps[role], each, log) for each in given]
         if not wait_until(self._is_up, within=seconds(UP_SECONDS), every=seconds(0.5)):
             raise Unavailable("PR302", "the services of the soak did not come up; their logs say why")
 
+    def serve(self, stack: ExitStack) -> None:
+        """Start the servers, and a line to the broker."""
+        self.postgres, self.rabbit = stack.enter_context(PostgresServer()), stack.enter_context(RabbitNode())
+        self.line = stack.enter_context(TcpProxy(self.rabbit.port))
+
+    def ready(self) -> None:
+        """What else has to be done before the processes start."""
+
+    def database_url(self, user: str) -> str:
+        """How authors and processes reach the database."""
+        return self.postgres.url("soak", user)
+
+    @property
+    def broker_url(self) -> str:
+        """How processes reach the broker."""
+        return self.rabbit.url(port=self.line.port)
+
     def environment(self, database_url: str) -> dict[str, str]:
-        """What a process is told; it reaches the broker by the line that can be cut."""
+        """What a process is told."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
         path = os.pathsep.join(filter(None, [str(TESTS), kept.get("PYTHONPATH")]))
         return {
             **kept, "PYTHONPATH": path, "POSTROAD_DATABASE_URL": database_url,
-            "POSTROAD_BROKER_URL": self.rabbit.url(port=self.line.port), "POSTROAD_LOG_LEVEL": "warning",
+            "POSTROAD_BROKER_URL": self.broker_url, "POSTROAD_LOG_LEVEL": "warning",
             "POSTROAD_SHARD_LEASE_SECONDS": "2", "POSTROAD_WORKER_LEASE_SECONDS": "3",
             "POSTROAD_START_TIMEOUT": "120",  # Nobody starts again here what gave up on a server that was away.
         }  # fmt: skip
 
     def _postroad(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "postroad", *arguments]
-        environment = self.environment(self.postgres.url("soak"))
+        environment = self.environment(self.postgres.url("soak"))  # As the owner.
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
 
     def _tap(self) -> None:
         """A queue beside the consumer's own, which nobody consumes: what went over the wire, in its order."""
-        connection = pika.BlockingConnection(pika.URLParameters(self.rabbit.url()))
+        connection = pika.BlockingConnection(pika.URLParameters(self.rabbit.url(self.vhost)))
         channel = connection.channel()
         channel.queue_declare(TAP, durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_bind(TAP, "soak.events", "soak.parcel.weighed.*")
@@ -151,14 +170,16 @@ class World:
     def _is_up(self) -> bool:
         """Whether every process dispatches or consumes."""
         dispatching = "SELECT count(DISTINCT holder) FROM postroad.lease WHERE starts_with(name, 'shard:')"
-        if self.count(dispatching) < PROCESSES["dispatcher"]:
+        if self.count(dispatching) < self.processes["dispatcher"]:
             return False
         consuming = self._queues("consumers")
-        return all(consuming.get(queue, 0) >= PROCESSES["board"] for queue in QUEUES)
+        return all(consuming.get(queue, 0) >= self.processes["board"] for queue in QUEUES)
 
     def _queues(self, what: str) -> dict[str, int]:
         """A number that the broker has of each queue."""
-        lines = self.rabbit.ctl("list_queues", "--quiet", "--no-table-headers", "name", what).splitlines()
+        lines = self.rabbit.ctl(
+            "list_queues", "-p", self.vhost, "--quiet", "--no-table-headers", "name", what
+        ).splitlines()
         return {name: int(number) for name, number in (line.split("\t") for line in lines if "\t" in line)}
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -193,7 +214,7 @@ class World:
         )
 
     def _wire(self) -> list[tuple[str, int]]:
-        connection = pika.BlockingConnection(pika.URLParameters(self.rabbit.url()))
+        connection = pika.BlockingConnection(pika.URLParameters(self.rabbit.url(self.vhost)))
         channel = connection.channel()
         channel.basic_qos(prefetch_count=500)
         came: list[tuple[str, int]] = []
@@ -211,12 +232,13 @@ class Author:
     """Stages at a steady rate from a thread of its own, and goes on through every outage; its rows tell the truth."""
 
     def __init__(self, world: World, *, per_second: int) -> None:
-        self._url = world.postgres.url("soak", "soak_author")
+        self._url = world.database_url("soak_author")
         self._pause = 1 / per_second
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._write()), name="author")
         self.slow_until = 0.0  # Until then its parcels ask for slow handlers.
         self.staged = 0
+        self.acknowledged: set[int] = set()  # Parcels whose commit was answered.
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -236,6 +258,7 @@ class Author:
                     connection = await asyncpg.connect(self._url, timeout=5)
                 await asyncio.wait_for(self._one(connection, number, sequence), 10)
                 self.staged += 2
+                self.acknowledged.add(number)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError):
                 if connection is not None:  # Whether it was committed, the rows will tell.
                     connection.terminate()

@@ -18,7 +18,7 @@ from postroad.runtime.executor import Tasks
 from postroad.runtime.settings import Need, Settings, read_settings
 from postroad.runtime.upkeep import Maintained, Upkeep
 from postroad.signals import Signals
-from postroad.sql import drive, migrations
+from postroad.sql import drive, migrations, pooler
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import translated
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
@@ -121,8 +121,8 @@ async def refuse_pooler(settings: Settings) -> None:
         Unavailable: it cannot be reached.
     """
     async with connected(settings, direct=True) as connection:
-        seen = {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(2)}
-    if len(seen) > 1:
+        found = await pooler.ask(connection, settings.direct_url)
+    if found.shares:
         message = "POSTROAD_DIRECT_URL leads through a transaction pooler; give the database's own host and port"
         raise SettingsError("PR201", message)
 

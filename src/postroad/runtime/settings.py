@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from postroad.clock import seconds
 from postroad.errors import SettingsError
+from postroad.hosts import each_host
 
 PREFIX: Final = "POSTROAD_"
 
@@ -117,17 +118,27 @@ def _broker_url(text: str) -> str:
 
 
 def _http_url(text: str) -> str:
+    if len(each_host(text)) > 1:
+        raise _Wrong("names several hosts; one is enough, any node or a load balancer before them")
     _parts(text, ("http", "https"), "http://user:password@host:15672")
     return text
 
 
 def _parts(text: str, schemes: Sequence[str], example: str) -> None:
     # The value itself is never repeated: it may hold a password.
+    each = each_host(text)
+    for one in each:
+        _place(one, schemes, example, several=len(each) > 1)
+
+
+def _place(text: str, schemes: Sequence[str], example: str, *, several: bool) -> None:
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
         raise _Wrong(f"cannot be read; it looks like {example}") from None
+    if several and not parts.hostname:
+        raise _Wrong("names no host before or after a comma; several look like one:5672,two:5672")
     if parts.scheme not in schemes or port == 0 or not (parts.netloc or parts.query):
         raise _Wrong(f"is not a URL of this kind; it looks like {example}")
     if "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc):

@@ -14,6 +14,8 @@ import asyncpg
 
 from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
+from postroad.hosts import each_host
+from postroad.sql import pooler
 from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, own
 from postroad.sql.drive import Rows, drive
 
@@ -30,6 +32,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = seconds(60)
 """How long a handler's statement may take before it is given up."""
+_CACHE: Final = 100
+"""How many statements a connection keeps prepared: asyncpg's own default."""
 OWN_PATIENCE: Final = seconds(10)
 """How long a statement of ours may take before its connection is cut: about as long as the shorter leases last."""
 
@@ -122,15 +126,15 @@ def _readable() -> Iterator[None]:
 
 
 def masked(url: str) -> str:
-    """The URL's host, port and path only: safe to print."""
+    """The URL's hosts, ports and path only: safe to print."""
     try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
+        each = [urlsplit(one) for one in each_host(url)]
+        places = [f"{one.hostname or 'socket'}{f':{one.port}' if one.port else ''}" for one in each]
     except ValueError:
         return "the database"
-    if "@" in parts.path:  # The rest of a password with a slash in it.
+    if "@" in each[0].path:  # The rest of a password with a slash in it.
         return "the database"
-    return f"database {parts.hostname or 'socket'}{port}{parts.path}"
+    return f"database {','.join(places)}{each[0].path}"
 
 
 class Manager:
@@ -153,21 +157,25 @@ class Manager:
     ) -> Self:
         """Open the pool and prove that the database answers; a statement may take `patience`, handlers' too.
 
+        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`).
+
         Raises:
             AccessRefused: wrong password, role or database name.
             Unavailable: it cannot be reached within ten seconds.
             UsageError: the URL cannot be read.
         """
         with translated(url), _readable(), _connecting(url):
-            pool = await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
-                url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
-                connection_class=PooledConnection, server_settings={"application_name": name},
-            )  # fmt: skip
+            pool = await _pool(url, size=size, name=name, patience=patience)
             try:
-                await pool.release(await pool.acquire())
+                lent = await pool.acquire()
+                keeps = (await pooler.ask(lent, url)).keeps
+                await pool.release(lent)
             except BaseException:
                 pool.terminate()
                 raise
+            if not keeps:
+                pool.terminate()
+                pool = await _pool(url, size=size, name=name, patience=patience, cache=0)
         return cls(pool, url, schema=schema)
 
     async def close(self) -> None:
@@ -244,6 +252,16 @@ class Manager:
         except (PostroadError, asyncpg.PostgresError, TimeoutError):
             return False
         return True
+
+
+async def _pool(
+    url: str, *, size: int, name: str, patience: timedelta, cache: int = _CACHE
+) -> asyncpg.Pool[asyncpg.Record]:
+    """A pool that connects as it is used; with a `cache` of nought asyncpg sends each statement whole (since 0.29)."""
+    return await asyncpg.create_pool(  # No least size: asyncpg keeps that one by a task that nobody owns.
+        url, min_size=0, max_size=size, timeout=10, command_timeout=patience.total_seconds(),
+        connection_class=PooledConnection, server_settings={"application_name": name}, statement_cache_size=cache,
+    )  # fmt: skip
 
 
 def _loan(patience: timedelta, *, to_strangers: bool) -> Loan:

@@ -187,6 +187,9 @@ class _Seat:
             self._url, cursor_factory=HandedCursor, application_name=f"postroad {self._name}"[:63], **_NETWORK
         )
         connection.server_cursor_factory = HandedServerCursor
+        told = connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0)
+        if told != str(connection.info.backend_pid).encode():
+            connection.prepare_threshold = None  # A pooler stands in between, which may lose prepared statements.
         self._connection, self._wire = connection, socket.socket(fileno=os.dup(connection.fileno()))
         self._command(_WATCH)
 

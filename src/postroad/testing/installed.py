@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,18 @@ _ERLANG_PLACES: Final = (
 )
 
 
+OTHER_RABBITMQ: Final = "POSTROAD_TEST_RABBITMQ_SBIN"
+"""Names a folder with another RabbitMQ's `rabbitmq-server` and `rabbitmqctl`."""
+OTHER_POSTGRES: Final = "POSTROAD_TEST_POSTGRES_BIN"
+"""Names a folder with another PostgreSQL's binaries."""
+
+
+def other(variable: str) -> Path | None:
+    """The folder that a variable of the environment names instead of the one that would be found."""
+    given = os.environ.get(variable, "")
+    return Path(given) if given else None
+
+
 def rabbitmq_remedy() -> str | None:
     """None where a node can be started, else the one line that says what to install."""
     if shutil.which("erl") is not None and package_sbin() is not None:
@@ -31,6 +44,9 @@ def rabbitmq_remedy() -> str | None:
 
 def package_sbin() -> Path | None:
     """The folder of the package's own scripts: the wrappers in the system's path change the user."""
+    given = other(OTHER_RABBITMQ)
+    if given is not None:
+        return given
     for place in _PLACES:
         for found in sorted(Path("/").glob(place.removeprefix("/")), reverse=True):
             if (found / "rabbitmq-server").exists():

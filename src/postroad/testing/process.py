@@ -23,13 +23,14 @@ from postroad.errors import Unavailable
 _PORTS = range(20_000, 32_000)
 
 # The shell waits on a pipe whose other end we hold. A line dismisses it; the end of the pipe means that we are gone,
-# however that came about. The folder a process works in tells ours from a stranger that was given the same id since.
+# however that came about. The folder a process works in tells ours from a stranger that was given the same id since;
+# of one that runs below another root, the name ends with it.
 _KEEPER = """
 read -r line && exit 0
 folder=$1 remove=$2; shift 2
 for file in "$@"; do
   id=$(head -n 1 "$file" 2>/dev/null) || continue
-  case $(readlink "/proc/$id/cwd" 2>/dev/null || echo "$folder") in "$folder"*) kill -KILL "$id" ;; esac
+  case $(readlink "/proc/$id/cwd" 2>/dev/null || echo "$folder") in *"$folder"*) kill -KILL "$id" ;; esac
 done 2>/dev/null
 [ "$remove" = no ] || { sleep 1; rm -rf -- "$folder"; }
 """

@@ -176,9 +176,11 @@ class Rabbit:
 class RabbitNode(Rabbit):
     """A RabbitMQ node of our own on free loopback ports, with its own epmd, cookie and data: break it at will.
 
-    Runs as whoever we are, root included. `settings` are lines of rabbitmq.conf. The data survive `stop`, `kill` and
-    `restart`, and are removed by `close`, unless `folder` says where they live. Should this Python process end in
-    whatever way, node and epmd are killed. Start-up takes 4 to 8 seconds. Not for use by several threads at once.
+    Runs as whoever we are, root included. `settings` are lines of rabbitmq.conf. With `peer`, a node made before, it
+    shares that one's cookie and epmd, so that both can form a cluster (see `RabbitCluster`). The data survive `stop`,
+    `kill` and `restart`, and are removed by `close`, unless `folder` says where they live. Should this Python process
+    end in whatever way, node and epmd are killed. Start-up takes 4 to 8 seconds. Not for use by several threads at
+    once.
 
     Raises:
         UsageError: RabbitMQ is not installed; the message says what to install.
@@ -191,6 +193,7 @@ class RabbitNode(Rabbit):
         management: bool = False,
         sbin: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        peer: RabbitNode | None = None,
     ) -> None:
         remedy = rabbitmq_remedy() if sbin is None else None
         if remedy is not None:
@@ -201,8 +204,8 @@ class RabbitNode(Rabbit):
             RabbitAddress(
                 port=port,
                 node=f"postroad{port}@localhost",
-                cookie=secrets.token_hex(16),
-                epmd_port=free_port(),
+                cookie=peer.address.cookie if peer else secrets.token_hex(16),
+                epmd_port=peer.address.epmd_port if peer else free_port(),
                 home=str(self._folder.path),
                 sbin=str(sbin or package_sbin()),
                 management_port=free_port() if management else None,
@@ -210,6 +213,7 @@ class RabbitNode(Rabbit):
         )
         self._dist_port = free_port()
         self._settings = dict(settings or {})
+        self._peer = peer
         self._node: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         self._paused = False
@@ -231,6 +235,15 @@ class RabbitNode(Rabbit):
         Raises:
             Unavailable: it did not come up; the message ends with the last lines of its output.
         """
+        self.launch()
+        node = self._node
+        assert node is not None
+        if not wait_until(lambda: node.poll() is not None or self._booted(), within=within) or node.poll() is not None:
+            self.kill()
+            raise Unavailable("PR302", f"RabbitMQ did not start: {self._folder.tail(_LOG)}")
+
+    def launch(self) -> None:
+        """Begin to start; `start` then waits for the end of it. A node that runs is no error."""
         if self._node is not None:
             return
         self._write_files()
@@ -238,9 +251,6 @@ class RabbitNode(Rabbit):
         node = self._folder.launch([Path(self.address.sbin) / "rabbitmq-server"], env=self._node_env(), output=_LOG)
         self._node = node
         (self._folder.path / "beam.pid").write_text(f"{node.pid}\n")
-        if not wait_until(lambda: node.poll() is not None or self._booted(), within=within) or node.poll() is not None:
-            self.kill()
-            raise Unavailable("PR302", f"RabbitMQ did not start: {self._folder.tail(_LOG)}")
 
     def stop(self) -> None:
         """Stop the node in good order (seconds); a node that is not running is no error."""
@@ -305,6 +315,11 @@ class RabbitNode(Rabbit):
         """Close."""
         self.close()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the node's process runs, and was not paused."""
+        return self._node is not None and self._node.poll() is None and not self._paused
+
     def _write_files(self) -> None:
         folder = self._folder.path
         plugins = "rabbitmq_management" if self.address.management_port else ""
@@ -327,6 +342,9 @@ class RabbitNode(Rabbit):
 
     def _start_epmd(self) -> None:
         """Start a port mapper of our own, as a child: one that the node started would outlive it."""
+        if self._peer is not None:
+            self._peer._start_epmd()  # noqa: SLF001 - one of our own kind
+            return
         if self._epmd is not None and self._epmd.poll() is None:
             return
         tool = erlang_tool("epmd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroad.testing.cluster import RabbitCluster
 from postroad.testing.installed import rabbitmq_remedy
 from postroad.testing.postgres import Postgres, PostgresServer
 from postroad.testing.process import free_port
@@ -13,6 +14,7 @@ __all__ = [
     "PostgresServer",
     "Rabbit",
     "RabbitAddress",
+    "RabbitCluster",
     "RabbitNode",
     "TcpProxy",
     "free_port",

@@ -51,7 +51,7 @@ async def examine_broker(settings: Settings, subject: Subject | None = None) -> 
 def judge_user(address: Address) -> Finding:
     """What the URL says: which user, and whether passwords and payloads can be read on the way."""
     wrong = ["the user is guest"] if address.user == "guest" else []
-    if nearby(address.host):
+    if all(nearby(host) for host in address.hosts):
         return checks.BROKER_USER.note(wrong[0]) if wrong else checks.BROKER_USER.ok(address.user)
     if address.url.startswith("amqp:"):
         wrong.append("the connection leaves the machine and is not encrypted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -41,7 +42,8 @@ class Difference:
 class Session:
     """A short-lived connection on the running loop, with one channel that is opened anew when the broker closes it.
 
-    ``async with``: entering connects (AccessRefused, Unavailable), leaving closes.
+    ``async with``: entering connects to the first node that can be reached (AccessRefused, Unavailable), leaving
+    closes.
     """
 
     def __init__(self, address: Address, settings: AmqpSettings) -> None:
@@ -55,15 +57,22 @@ class Session:
 
     async def __aenter__(self) -> Self:
         """Connect."""
+        *others, last = self._address.nodes or (self._address,)
+        for node in others:
+            with suppress(Unavailable):
+                return await self._connected(node, place=node.place)
+        return await self._connected(last, place=self._address.place)
+
+    async def _connected(self, node: Address, *, place: str) -> Self:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def failed(_connection: Any, error: BaseException) -> None:
             if not opened.done():
-                opened.set_exception(faults.refused_connection(error, place=self._address.place))
+                opened.set_exception(faults.refused_connection(error, place=place))
 
         try:
             self._connection = CoalescedConnection(
-                self._address.parameters(self._settings, role="admin"),
+                node.parameters(self._settings, role="admin"),
                 on_open_callback=lambda _connection: None if opened.done() else opened.set_result(None),
                 on_open_error_callback=failed,
                 on_close_callback=self._lost,
@@ -72,7 +81,7 @@ class Session:
             await asyncio.wait_for(opened, self._limit + 1)
         except (TimeoutError, OSError) as error:
             self._abort()
-            raise faults.refused_connection(error, place=self._address.place) from error
+            raise faults.refused_connection(error, place=place) from error
         except BaseException:
             self._abort()
             raise

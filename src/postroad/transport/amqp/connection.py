@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,6 +16,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.clock import Clock, seconds
 from postroad.errors import PostroadError, SettingsError
+from postroad.hosts import each_host
 from postroad.retry import full_jitter
 from postroad.signals.catalog import ConnectionBlocked, ConnectionDown, ConnectionUp
 from postroad.transport.amqp import faults
@@ -52,19 +54,30 @@ class AmqpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker is and how to log in. `place` is what may be printed."""
+    """Where the broker is and how to log in. `place` is what may be printed.
+
+    The nodes of a cluster share one URL, a comma between them; `nodes` has an address for each.
+    """
 
     url: str = field(repr=False)
     place: str
     user: str
+    nodes: tuple[Address, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Read an ``amqp://`` or ``amqps://`` URL.
+        """Read an ``amqp://`` or ``amqps://`` URL, of one host or of several (``amqp://user@one:5672,two:5672/vhost``).
 
         Raises:
             SettingsError: it is not one.
         """
+        nodes = [cls._one(each) for each in each_host(url)]
+        vhost = f", virtual host {nodes[0].vhost!r}"
+        place = " or ".join(node.place.removesuffix(vhost) for node in nodes) + vhost
+        return cls(url=nodes[0].url, place=place, user=nodes[0].user, nodes=tuple(nodes))
+
+    @classmethod
+    def _one(cls, url: str) -> Address:
         if "ssl_options=" in url.partition("?")[2]:  # They could switch verification off.
             raise SettingsError("PR201", f"{faults.SETTING} has ssl_options; give POSTROAD_BROKER_CA and the like")
         try:
@@ -86,9 +99,9 @@ class Address:
         return str(pika.URLParameters(self.url).virtual_host)
 
     @property
-    def host(self) -> str:
-        """The host's name or address."""
-        return str(pika.URLParameters(self.url).host)
+    def hosts(self) -> list[str]:
+        """The names or addresses of all hosts."""
+        return [str(pika.URLParameters(node.url).host) for node in self.nodes or (self,)]
 
     def parameters(self, settings: AmqpSettings, *, role: str) -> pika.URLParameters:
         """Fresh parameters: pika writes into them, and certificates are read anew.
@@ -96,7 +109,7 @@ class Address:
         Raises:
             SettingsError: a certificate cannot be read.
         """
-        parameters = pika.URLParameters(self.url)
+        parameters = pika.URLParameters(self.url)  # Of an address of one node.
         parameters.heartbeat = max(round(settings.heartbeat.total_seconds()), 1)
         parameters.connection_attempts = 1
         parameters.socket_timeout = settings.connect_within.total_seconds()
@@ -151,6 +164,9 @@ class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
 class RecoveringConnection:
     """Keeps one connection standing; loss, missed heartbeats and refusals all lead to the same recovery.
 
+    Of several nodes it begins with any, so that processes spread over them, and goes on to the next after each loss
+    or failed attempt; the wait grows once all were tried.
+
     Its users are told: `up` with the connection, `down` with a reason (also after a failed attempt), and `blocked`.
     All of it on the loop that `start` ran on.
     """
@@ -169,7 +185,8 @@ class RecoveringConnection:
         blocked: Callable[[bool], None],
     ) -> None:
         self._role = role
-        self._address = address
+        self._nodes = address.nodes or (address,)
+        self._turn = int(chance() * len(self._nodes))
         self._settings = settings
         self._signals = signals
         self._clock = clock
@@ -208,11 +225,15 @@ class RecoveringConnection:
             connection.abort()
             await asyncio.wait_for(asyncio.shield(self._closing), 1)
 
+    @property
+    def _node(self) -> Address:
+        return self._nodes[self._turn % len(self._nodes)]
+
     def _connect(self) -> None:
         self._retry = None
         try:
             self._connection = CoalescedConnection(
-                self._address.parameters(self._settings, role=self._role),
+                self._node.parameters(self._settings, role=self._role),
                 on_open_callback=self._opened,
                 on_open_error_callback=self._failed,
                 on_close_callback=self._closed,
@@ -221,7 +242,7 @@ class RecoveringConnection:
         except PostroadError as error:  # A certificate is missing, or half written: it may be whole next time.
             self._lost(str(error))
         except OSError as error:
-            self._lost(f"{faults.refused_connection(error, place=self._address.place)}")
+            self._lost(f"{faults.refused_connection(error, place=self._node.place)}")
 
     def _opened(self, connection: CoalescedConnection) -> None:
         now = self._clock.monotonic()
@@ -232,7 +253,7 @@ class RecoveringConnection:
         self._up(connection)
 
     def _failed(self, _connection: CoalescedConnection, error: BaseException) -> None:
-        self._lost(str(faults.refused_connection(error, place=self._address.place)))
+        self._lost(str(faults.refused_connection(error, place=self._node.place)))
 
     def _closed(self, _connection: CoalescedConnection, error: BaseException) -> None:
         now = self._clock.monotonic()
@@ -253,7 +274,9 @@ class RecoveringConnection:
         self._signals.emit(ConnectionDown(self._role, reason))
         self._down(reason)
         self._tries += 1
-        wait = full_jitter(self._tries, first=self._settings.first, most=self._settings.most, chance=self._chance())
+        self._turn += 1
+        rounds = math.ceil(self._tries / len(self._nodes))
+        wait = full_jitter(rounds, first=self._settings.first, most=self._settings.most, chance=self._chance())
         self._retry = asyncio.get_running_loop().call_later(wait.total_seconds(), self._connect)
 
     def _block(self, *, blocked: bool) -> None:
