@@ -27,6 +27,8 @@ CODES: Final[dict[str, str]] = {
     "PR303": "access was refused",
     "PR304": "another process holds the lock",
     "PR401": "a lease was lost",
+    "PR402": "a lease or lock is held by another",
+    "PR403": "a lock was lost with its connection",
     "PR501": "an envelope is not valid",
     "PR502": "an event type is not known here",
     "PR503": "a schema version is not accepted here",
@@ -85,6 +87,10 @@ class AccessRefused(Unavailable):
 
 class LeaseLost(PostroadError):
     """The world's: another process may hold the name by now; stop at once, write nothing."""
+
+
+class LeaseHeld(PostroadError):
+    """The world's: another holds the name now, and did not give it up in the time that was given; try later."""
 
 
 class ContractError(PostroadError):
