@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -71,7 +72,7 @@ async def ever() -> None:
     await asyncio.Event().wait()
 
 
-# --- taking, waiting, giving up ---------------------------------------------------------------------------------------
+# --- taking, waiting, giving up -------------------------------------------------------------------------------------
 
 
 async def test_one_holds_and_the_others_are_told_who(holder, row) -> None:
@@ -178,16 +179,22 @@ async def test_a_database_that_is_away_is_told_at_once_or_waited_for(holder, run
         assert (await waiting).token == 1
 
 
-# --- loss ---------------------------------------------------------------------------------------------------------------
+# --- loss -----------------------------------------------------------------------------------------------------------
 
 
 async def test_an_operators_fence_cancels_the_block_at_the_next_renewal(holder, sql, row) -> None:
     one = await holder()
-    with pytest.raises(LeaseLost, match=r"'reports' \(token 1\).*PR401"):
+    leases = []
+
+    async def work() -> None:
         async with one.leases.hold("reports", ttl=TTL) as lease:
+            leases.append(lease)
             await fence(sql)
             await ever()
-    assert not lease.held
+
+    with pytest.raises(LeaseLost, match=r"'reports' \(token 1\).*PR401"):
+        await work()
+    assert not leases[0].held
     await one.ear.wait(LeaseGone, kind="user", reason=LossReason.FENCED)
     assert one.ear.all(LeaseReleased) == [], "what is lost is not released"
     task = asyncio.current_task()
@@ -203,32 +210,42 @@ async def test_an_operators_fence_cancels_the_block_at_the_next_renewal(holder, 
 async def test_without_the_interrupt_a_lost_block_goes_on(holder, sql, monkeypatch) -> None:
     monkeypatch.setattr(Interrupt, "tell", lambda _: None)
     one = await holder()
-    with pytest.raises(TimeoutError):
+
+    async def work() -> None:
         async with asyncio.timeout(4), one.leases.hold("reports", ttl=seconds(1.5)):
             await fence(sql)
             await ever()
 
+    with pytest.raises(TimeoutError):
+        await work()
+
 
 async def test_a_block_that_swallows_its_cancellation_is_lost_all_the_same(holder, sql) -> None:
     one = await holder()
-    with pytest.raises(LeaseLost):
+
+    async def work() -> None:
         async with one.leases.hold("reports", ttl=TTL):
             await fence(sql)
-            try:
+            with suppress(asyncio.CancelledError):
                 await ever()
-            except asyncio.CancelledError:
-                pass
+
+    with pytest.raises(LeaseLost):
+        await work()
 
 
 async def test_a_block_that_fails_while_it_is_stopped_is_lost(holder, sql) -> None:
     one = await holder()
-    with pytest.raises(LeaseLost) as caught:
+
+    async def work() -> None:
         async with one.leases.hold("reports", ttl=TTL):
             await fence(sql)
             try:
                 await ever()
             finally:
                 raise ZeroDivisionError
+
+    with pytest.raises(LeaseLost) as caught:
+        await work()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -278,15 +295,17 @@ async def test_a_loss_and_a_cancellation_at_once_are_a_cancellation() -> None:
 
 async def test_a_loss_inside_a_time_limit_is_no_time_out_and_a_time_out_no_loss() -> None:
     guard = Interrupt(lambda: LeaseLost("PR401", "x"))
-    asyncio.get_running_loop().call_soon(guard.tell)
-    with pytest.raises(LeaseLost):
-        async with asyncio.timeout(20):
+
+    async def work(limit: float, guard: Interrupt) -> None:
+        async with asyncio.timeout(limit):
             with guard:
                 await ever()
+
+    asyncio.get_running_loop().call_soon(guard.tell)
+    with pytest.raises(LeaseLost):
+        await work(20, guard)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            with Interrupt(lambda: LeaseLost("PR401", "x")):
-                await ever()
+        await work(0.01, Interrupt(lambda: LeaseLost("PR401", "x")))
 
 
 def test_a_loss_before_the_block_refuses_it_and_one_after_it_is_nobodys_business() -> None:
@@ -314,11 +333,14 @@ async def test_tasks_of_the_block_are_stopped_with_it(holder, sql) -> None:
         finally:
             ended.append(one.ear.all(LeaseGone))
 
-    with pytest.raises(LeaseLost):
+    async def work() -> None:
         async with one.leases.hold("reports", ttl=TTL), asyncio.TaskGroup() as group:
             group.create_task(child())
             group.create_task(child())
             await fence(sql)
+
+    with pytest.raises(LeaseLost):
+        await work()
     assert len(ended) == 2
 
 
@@ -390,7 +412,7 @@ def _left():
     return Statement(f"{text} WHERE name = '{ROW}'")
 
 
-# --- fenced writes ---------------------------------------------------------------------------------------------------
+# --- fenced writes --------------------------------------------------------------------------------------------------
 
 
 async def test_a_fenced_transaction_commits_while_the_lease_is_held(holder, sql) -> None:
@@ -398,7 +420,7 @@ async def test_a_fenced_transaction_commits_while_the_lease_is_held(holder, sql)
     async with one.leases.hold("reports", ttl=TTL) as lease:
         async with lease.transaction() as connection:
             await connection.execute("INSERT INTO written VALUES ($1, 'one')", lease.token)
-    assert await sql.fetchval("SELECT count(*) FROM written") == 1
+        assert await sql.fetchval("SELECT count(*) FROM written") == 1
 
 
 async def fenced_late_write(one: Holder, sql: asyncpg.Connection) -> None:
@@ -430,23 +452,28 @@ async def test_without_the_fence_the_late_write_is_there(holder, sql, monkeypatc
 
 
 async def test_an_operators_fence_waits_for_a_fenced_transaction_that_is_open(holder, sql, database) -> None:
-    one = await holder()
-    with pytest.raises(LeaseLost):
+    one, watcher = await holder(), await asyncpg.connect(database)
+    steps = []
+
+    async def work() -> None:
         async with one.leases.hold("reports", ttl=seconds(30)) as lease:
             async with lease.transaction() as connection:
                 fencing = asyncio.ensure_future(fence(sql))
-                watcher = await asyncpg.connect(database)
                 while not await watcher.fetchval("SELECT cardinality(pg_blocking_pids($1))>0", sql.get_server_pid()):
                     pass
-                await watcher.close()
                 await connection.execute("INSERT INTO written VALUES ($1, 'one')", lease.token)
             await fencing
-            assert await sql.fetchval("SELECT count(*) FROM written") == 1
+            steps.append(await sql.fetchval("SELECT count(*) FROM written"))
             async with lease.transaction():
-                pytest.fail("the fence let it pass")
+                steps.append("the fence let it pass")
+
+    with pytest.raises(LeaseLost):
+        await work()
+    assert steps == [1]
+    await watcher.close()
 
 
-# --- within another transaction ------------------------------------------------------------------------------------
+# --- within another transaction -------------------------------------------------------------------------------------
 
 
 async def test_a_block_that_is_part_of_a_transaction_gives_the_name_up_by_its_commit(holder, sql, row) -> None:
@@ -486,7 +513,7 @@ async def test_a_transaction_cannot_end_under_a_lease_that_another_took(holder, 
     assert one.ear.all(LateWriteRefused, room="leases")
 
 
-# --- code on threads ----------------------------------------------------------------------------------------------
+# --- code on threads ------------------------------------------------------------------------------------------------
 
 
 def run(main: Callable[[], Any]) -> asyncio.Future[Any]:

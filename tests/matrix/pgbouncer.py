@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable
 from postroad.testing.process import Folder, free_port, listens, slay, wait_until
-from postroad.testing.servers import Postgres
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Postgres
 
 _CONFIG: Final = """\
 [databases]
@@ -56,7 +58,8 @@ class Pgbouncer:
         folder.chmod(0o755)
         (folder / "users.txt").write_text('"postgres" ""\n')
         (folder / "pgbouncer.ini").write_text(_CONFIG.format(
-            host=self._server.host, server=self._server.port, port=self.port, users=folder / "users.txt", more=self._more
+            host=self._server.host, server=self._server.port, port=self.port, users=folder / "users.txt",
+            more=self._more,
         ))  # fmt: skip
         account = ["-u", "postgres"] if os.geteuid() == 0 else []
         self._process = self._folder.launch(
