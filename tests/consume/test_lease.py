@@ -122,12 +122,11 @@ async def test_a_name_that_another_holds_is_tried_again_as_any_failure(here, the
         async with delivery.lease("invoices", ttl=TTL):
             await delivery.tx.execute(EFFECT)
 
-    async with there.leasing() as others, here.leasing():
-        async with here.consuming(bill, queue.intake(), retries=True):
-            async with others.hold("invoices", ttl=TTL):
-                queue.put(body("A1"))
-                await here.settled(1, result=DeliveryResult.RETRY)
-            await here.settled(1, result=DeliveryResult.OK)
+    async with there.leasing() as others, here.leasing(), here.consuming(bill, queue.intake(), retries=True):
+        async with others.hold("invoices", ttl=TTL):
+            queue.put(body("A1"))
+            await here.settled(1, result=DeliveryResult.RETRY)
+        await here.settled(1, result=DeliveryResult.OK)
     assert await effects(sql) == 1
 
 

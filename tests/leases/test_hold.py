@@ -323,6 +323,18 @@ def test_a_loss_before_the_block_refuses_it_and_one_after_it_is_nobodys_business
     asyncio.run(main())
 
 
+async def test_a_block_that_outlives_the_keeper_is_stopped(holder) -> None:
+    one = await holder()
+
+    async def work() -> None:
+        async with one.leases.hold("reports", ttl=TTL):
+            await one.process.keeper.stop()
+            await ever()
+
+    with pytest.raises(LeaseLost):
+        await work()
+
+
 async def test_tasks_of_the_block_are_stopped_with_it(holder, sql) -> None:
     one = await holder()
     ended = []

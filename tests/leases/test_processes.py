@@ -91,8 +91,8 @@ async def sql(database: str) -> AsyncIterator[asyncpg.Connection]:
 async def written(read: Callable[[], Awaitable[list[int]]], *, under: int, more_than: int = 3) -> None:
     """Wait until that many writes under the token were committed."""
     async with asyncio.timeout(40):
-        while (await read()).count(under) <= more_than:
-            await asyncio.sleep(0.01)  # Another process writes.
+        while (await read()).count(under) <= more_than:  # noqa: ASYNC110 - another process writes
+            await asyncio.sleep(0.01)
 
 
 def overlaps(tokens: list[int]) -> list[tuple[int, int]]:

@@ -31,11 +31,17 @@ _AFTER_FAILURE: Final = 0.25
 class Held:
     """A lease that is renewed, and whom to tell when it is lost."""
 
-    __slots__ = ("ends_at", "lease", "loop", "on_lost", "renew_at")
+    __slots__ = ("ends_at", "lease", "loop", "on_lost", "renew_at", "told_at_stop")
 
-    def __init__(self, lease: Lease, *, on_lost: OnLost, loop: asyncio.AbstractEventLoop, ends_at: float) -> None:
-        """Tell `on_lost` on `loop`. At `ends_at` it is lost, however well it is renewed."""
+    def __init__(
+        self, lease: Lease, *, on_lost: OnLost, loop: asyncio.AbstractEventLoop, ends_at: float, told_at_stop: bool
+    ) -> None:
+        """Tell `on_lost` on `loop`. At `ends_at` it is lost, however well it is renewed.
+
+        Our own rooms have ended when the heart stops; an author's block may not have, and is `told_at_stop`.
+        """
         self.ends_at = ends_at
+        self.told_at_stop = told_at_stop
         self.lease = lease
         self.on_lost = on_lost
         self.loop = loop
@@ -92,7 +98,7 @@ class Heart:
         finally:
             for held in self._held.values():
                 held.lease.end()
-                if not self._stopping:  # a crash of the heart, not a shutdown: nobody else will tell
+                if held.told_at_stop or not self._stopping:  # a crash of the heart: nobody else will tell
                     held.tell()
             self._held.clear()
             self._arm()
@@ -101,6 +107,7 @@ class Heart:
     async def take(
         self, names: Sequence[str], *, ttl: timedelta, on_lost: OnLost,
         loop: asyncio.AbstractEventLoop | None = None, max_runtime: timedelta | None = None,
+        told_at_stop: bool = False,
     ) -> list[Lease]:  # fmt: skip
         """See `Keeper.acquire_many`; without a `loop` losses are told on the heart's own."""
         free = [name for name in names if name not in self._held]
@@ -114,7 +121,7 @@ class Heart:
         ends_at = math.inf if max_runtime is None else sent + max_runtime.total_seconds()
         for row in rows:
             lease = Lease(row["name"], token=row["token"], holder=self._holder, ttl=ttl, sent=sent, clock=self._clock)
-            held = Held(lease, on_lost=on_lost, loop=told_on, ends_at=ends_at)
+            held = Held(lease, on_lost=on_lost, loop=told_on, ends_at=ends_at, told_at_stop=told_at_stop)
             held.prolong(sent)
             self._held[lease.name] = held
             taken.append(lease)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad.clock import seconds
-from postroad.errors import LeaseHeld, Unavailable, UsageError
+from postroad.errors import LeaseHeld, LeaseLost, Unavailable, UsageError
 from postroad.leases import store
 from postroad.leases.held import AsyncLease, SyncLease
 from postroad.leases.keeper import shielded
@@ -126,7 +126,7 @@ class Leases:
             try:
                 yield held
             except Exception as error:
-                if lost.done() and error.__class__ is not held.lost().__class__:
+                if lost.done() and not isinstance(error, LeaseLost):
                     raise held.lost() from error  # Most likely what the cut connection raised.
                 raise
             held.check()

@@ -114,9 +114,12 @@ class Keeper:
     ) -> concurrent.futures.Future[list[Lease]]:  # fmt: skip
         """`acquire` as a future, for whoever waits on a thread; what `give_back` is for, if he waits no longer.
 
-        Without a `loop`, `on_lost` is called on the keeper's own thread, and must be quick.
+        Without a `loop`, `on_lost` is called on the keeper's own thread, and must be quick. It is called when the
+        keeper is stopped, too.
         """
-        work = self._heart.take([name], ttl=checked_ttl(ttl), on_lost=on_lost, loop=loop, max_runtime=max_runtime)
+        work = self._heart.take(
+            [name], ttl=checked_ttl(ttl), on_lost=on_lost, loop=loop, max_runtime=max_runtime, told_at_stop=True
+        )
         return self._submit(work)
 
     def releasing(self, lease: Lease) -> concurrent.futures.Future[None]:
