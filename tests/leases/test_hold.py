@@ -206,6 +206,31 @@ async def test_an_operators_fence_cancels_the_block_at_the_next_renewal(holder, 
         assert lease.token == 3
 
 
+async def test_the_end_of_a_lost_block_leaves_the_next_holder_alone(holder, sql, row) -> None:
+    one, two = await holder(), await holder()
+    lost, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with one.leases.hold("reports", ttl=seconds(30)):
+            try:
+                await lost.wait()
+            finally:
+                ended.set()
+
+    working = asyncio.ensure_future(work())
+    while not await sql.fetchval("SELECT count(*) FROM lease WHERE name = $1", ROW):
+        pass
+    await fence(sql)
+    async with two.leases.hold("reports", ttl=TTL) as lease:
+        assert lease.token == 3
+        lost.set()  # Long before the renewal that would tell it.
+        await working
+        assert ended.is_set()
+        standing = await row(ROW)
+        assert (standing["holder"], standing["token"]) == (two.process.holder, 3)
+        lease.check()
+
+
 @pytest.mark.sabotage
 async def test_without_the_interrupt_a_lost_block_goes_on(holder, sql, monkeypatch) -> None:
     monkeypatch.setattr(Interrupt, "tell", lambda _: None)
@@ -375,6 +400,20 @@ def _burn(for_seconds: float) -> None:
     end = time.monotonic() + for_seconds
     while time.monotonic() < end:
         sum(range(1000))
+
+
+@pytest.mark.sabotage
+async def test_without_a_thread_of_its_own_for_renewals_a_busy_loop_loses_the_lease(holder, row) -> None:
+    one = await holder()
+
+    async def work() -> None:
+        async with one.leases.hold("reports", ttl=TTL):
+            with one.process.paused():
+                _burn(TTL.total_seconds() + 0.5)
+            assert not (await row(ROW))["alive"]
+
+    with pytest.raises(LeaseLost):
+        await work()
 
 
 async def test_work_that_hangs_holds_a_name_no_longer_than_it_may_run(holder) -> None:

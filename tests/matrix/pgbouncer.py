@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from postroad.clock import seconds
@@ -12,6 +11,8 @@ from postroad.errors import Unavailable
 from postroad.testing.process import Folder, free_port, listens, slay, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from postroad.testing.servers import Postgres
 
 _CONFIG: Final = """\

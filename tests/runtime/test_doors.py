@@ -13,6 +13,7 @@ from postroad.clock import seconds
 from postroad.errors import LeaseHeld, LeaseLost, SettingsError, UsageError
 from postroad.runtime.settings import Settings
 from postroad.signals.catalog import LeaseGone, ShutdownReceipt, TaskFailed
+from runtime.processes import Running
 
 if TYPE_CHECKING:
     from postroad.owner import Readiness
@@ -123,3 +124,17 @@ async def test_a_first_lease_that_cannot_be_had_leaves_nothing_and_a_second_try_
             with pytest.raises(UsageError, match="PR202"):
                 async with one.lease("x"):
                     pass
+
+
+async def test_a_process_holds_a_lease_in_the_background_and_gives_it_up_at_its_end(
+    runtime_url: str, database: str
+) -> None:
+    holder = "SELECT holder FROM postroad.lease WHERE name = 'user:leader'"
+    watcher = await asyncpg.connect(database)
+    with Running("leader:app", "--only", "maintain", POSTROAD_DATABASE_URL=runtime_url) as process:
+        await asyncio.to_thread(process.wait_for, "service_ready", service="lead")
+        assert await watcher.fetchval(holder) is not None
+        await asyncio.to_thread(process.stop)
+        assert process.process.returncode == 0, process.plain
+    assert await watcher.fetchval(holder) is None
+    await watcher.close()

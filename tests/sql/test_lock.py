@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
 import pytest
 
-from matrix.pgbouncer import Pgbouncer
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.errors import LeaseHeld, LeaseLost, SettingsError, Unavailable, UsageError
 from postroad.signals import Signals
@@ -24,9 +23,6 @@ from postroad.sql.manager import Manager
 from postroad.sql.psycopg import PsycopgHand
 from postroad.testing.servers import TcpProxy
 from support import ThreadOwner
-
-if TYPE_CHECKING:
-    from postroad.testing.servers import Postgres
 
 heard: list[Any] = []
 
@@ -231,57 +227,15 @@ async def test_the_authors_own_transaction_may_lock_and_go_on_when_it_has_it_not
     await two.close()
 
 
-# --- poolers ----------------------------------------------------------------------------------------------------------
+# --- poolers (a real one: tests/matrix/locks_behind_pooler.py) ------------------------------------------------------
 
 
-@pytest.fixture
-def bouncer(postgres: Postgres):
-    with Pgbouncer(postgres) as running:
-        yield running
+async def test_where_a_pooler_shares_sessions_a_session_lock_is_refused(runtime_url, sql, monkeypatch) -> None:
+    async def shared(*_: object) -> pooler.Between:
+        return pooler.Between(pooler=True, shares=True)
 
-
-async def test_behind_a_transaction_pooler_a_session_lock_is_refused(bouncer, runtime_url) -> None:
+    monkeypatch.setattr(pooler, "ask", shared)
     with pytest.raises(SettingsError, match=r"transaction pooler.*POSTROAD_DIRECT_URL.*within a transaction.*PR201"):
-        async with locks(bouncer.url(runtime_url)).hold("nightly"):
+        async with locks(runtime_url).hold("nightly"):
             pytest.fail("it would mean nothing")
-
-
-async def pooled_lock_and_a_stranger(bouncer, runtime_url, sql) -> bool:
-    """Whether two clients of the pooler have the lock at once, or one has it that nobody can give back."""
-    async with locks(bouncer.url(runtime_url)).hold("nightly"):
-        stranger = await asyncpg.connect(bouncer.url(runtime_url), statement_cache_size=0)
-        async with stranger.transaction():
-            had = await stranger.fetchval("SELECT pg_try_advisory_lock($1::bigint)", key_of("postroad", "nightly"))
-        await stranger.close()
-    return had
-
-
-@pytest.mark.sabotage
-async def test_without_the_refusal_two_have_the_lock(bouncer, runtime_url, sql, monkeypatch) -> None:
-    async def nothing(*_: object) -> pooler.Between:
-        return pooler.Between()
-
-    monkeypatch.setattr(pooler, "ask", nothing)
-    monkeypatch.setattr("postroad.sql.lock._SESSION", "SELECT 1")
-    assert await pooled_lock_and_a_stranger(bouncer, runtime_url, sql)
-
-
-async def test_behind_it_the_lock_of_a_transaction_holds(bouncer, runtime_url) -> None:
-    through = bouncer.url(runtime_url)
-    one, two = [await asyncpg.connect(through, statement_cache_size=0) for _ in range(2)]
-    async with one.transaction(), two.transaction():
-        await drive(locked("postroad", "nightly"), AsyncpgHand(one))
-        with pytest.raises(LeaseHeld):
-            await drive(locked("postroad", "nightly"), AsyncpgHand(two))
-    async with two.transaction():
-        await drive(locked("postroad", "nightly"), AsyncpgHand(two))
-    await one.close()
-    await two.close()
-
-
-async def test_a_pooler_by_session_is_none_that_matters(postgres, runtime_url) -> None:
-    with Pgbouncer(postgres, more="pool_mode = session") as running:
-        async with locks(running.url(runtime_url)).hold("nightly"):
-            with pytest.raises(LeaseHeld):
-                async with locks(runtime_url).hold("nightly"):
-                    pass
+    assert await sql.fetchval(LOCKED) == 0

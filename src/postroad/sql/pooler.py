@@ -13,7 +13,7 @@ import asyncpg
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    Connection = asyncpg.Connection[asyncpg.Record]
+    from postroad.sql.asyncpg import Connection
 
 _ROUNDS: Final = 5
 _PATIENCE: Final = 5.0
@@ -22,7 +22,7 @@ _WHO: Final = "SELECT pg_backend_pid()"
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What was found. Where `pooler` is False nothing stands in between, and the rest is as without one.
+    """What was found. Where `pooler` is False nothing stands in between.
 
     `shares`: it was seen to give one client's backend to another between transactions. `keeps`: statements that were
     prepared stay so all the same, as with pgbouncer 1.21 and later.
@@ -34,14 +34,15 @@ class Between:
 
 
 async def ask(connection: Connection, url: str) -> Between:
-    """Find out by two clients, `connection` and one more to `url`, neither of which has changed anything at the end.
+    """Find out by `connection` and, where it is a pooler's, by two more clients to `url`; nothing of them stays.
 
     A backend tells its number twice: when a connection opens, where a pooler puts one of its own, and in SQL.
 
     Raises:
         OSError, asyncpg.PostgresError, asyncpg.InterfaceError: what the driver says where the database is away.
     """
-    if await connection.fetchval(_WHO) == connection.get_server_pid():
+    # The count of rows is enough, and one message: nothing is prepared that a pooler would leave to others.
+    if await connection.execute(f"SELECT WHERE pg_backend_pid() = {connection.get_server_pid()}") == "SELECT 1":
         return Between()
     async with _client(url) as first, _client(url) as second:
         for _ in range(_ROUNDS):
