@@ -66,9 +66,8 @@ class Leases:
         task is cancelled at once, and `LeaseLost` comes out, however the block ends then. It is released after the
         block has ended. After a crash the name is free when `ttl` is over.
 
-        Without `wait` it is tried once; with it, again and again until that time is over, also while the database is
-        away. `within` runs a pipeline in an open transaction: a block that succeeds then ends as part of that, which
-        must commit for the name to be free before `ttl` is over.
+        Without `wait` it is tried once; with it, until that time is over, also while the database is away. `within`
+        runs a pipeline in an open transaction: a block that succeeds gives the name up as part of that, by its commit.
 
         Raises:
             LeaseHeld: PR402, another has it, or the same process elsewhere.
@@ -78,11 +77,10 @@ class Leases:
         """
         loop = asyncio.get_running_loop()
         interrupt = Interrupt(lambda: held.lost())  # noqa: PLW0108 - it is not there yet
-        lease = await _awaited(
-            self._taking(
-                name, ttl=ttl, wait=wait, on_lost=lambda _: interrupt.tell(), loop=loop, max_runtime=max_runtime
-            )
+        steps = self._taking(
+            name, ttl=ttl, wait=wait, on_lost=lambda _: interrupt.tell(), loop=loop, max_runtime=max_runtime
         )
+        lease = await _awaited(steps)
         held = AsyncLease(lease, name, manager=self._manager, signals=self._signals)
         kept = True
         try:
