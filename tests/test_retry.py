@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from postroad.clock import hours, minutes, seconds
 from postroad.errors import UsageError
-from postroad.retry import Backoff, full_jitter
+from postroad.retry import Backoff, full_jitter, next_look
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 FIRST = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=1))
@@ -68,3 +68,15 @@ def test_the_default_budget_lasts_for_longer_than_a_lunch() -> None:
     budget = Backoff()
     waited = sum((budget.delay(attempt, chance=0.0) for attempt in range(1, budget.attempts)), timedelta(0))
     assert waited > minutes(10)
+
+
+@given(left=st.floats(-5, 1e5), crowd=st.integers(0, 10_000), chance=st.floats(0, 1, exclude_max=True))
+def test_looks_are_bounded_jittered_and_end_with_the_time_that_is_left(left: float, crowd: int, chance: float) -> None:
+    pause = next_look(left=left, crowd=crowd, chance=chance)
+    if left <= 0:
+        assert pause is None
+        return
+    assert pause is not None
+    assert 0 < pause <= min(left, 3.0)
+    assert pause == left or pause >= 0.125
+    assert crowd < 40 or pause == left or pause >= 1.0, "a crowd asks no more often than one by one could"

@@ -30,6 +30,8 @@ CODES: Final[dict[str, str]] = {
     "PR310": "the executor takes nothing more",
     "PR311": "a background task was cancelled",
     "PR401": "a lease was lost",
+    "PR402": "a lease or lock is held by another",
+    "PR403": "a lock was lost with its connection",
     "PR501": "an envelope is not valid",
     "PR502": "an event type is not known here",
     "PR503": "a schema version is not accepted here",
@@ -92,6 +94,10 @@ class Overloaded(PostroadError):
 
 class LeaseLost(PostroadError):
     """The world's: another process may hold the name by now; stop at once, write nothing."""
+
+
+class LeaseHeld(PostroadError):
+    """The world's: another holds the name now, and did not give it up in the time that was given; try later."""
 
 
 class ContractError(PostroadError):

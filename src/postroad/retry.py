@@ -58,3 +58,14 @@ def full_jitter(tries: int, *, first: timedelta, most: timedelta, chance: float)
     """
     bound = min(most.total_seconds(), first.total_seconds() * 2.0 ** min(max(tries, 1) - 1, 32))
     return timedelta(seconds=bound * chance)
+
+
+def next_look(*, left: float, crowd: int, chance: float) -> float | None:
+    """How many seconds to rest before looking again at a name that another holds; None where none are `left`.
+
+    A quarter of a second, and longer while a `crowd` of this process looks at such names, so that all of them together
+    ask about twenty times a second; two seconds at most. Jittered by half either way, so that nobody keeps step.
+    """
+    if left <= 0:
+        return None
+    return min(left, min(2.0, max(0.25, 0.05 * crowd)) * (0.5 + chance))

@@ -20,7 +20,7 @@ from postroad.consume.collector import Collector
 from postroad.events import Producer
 from postroad.events.envelope import CONTENT_TYPE, encode
 from postroad.events.event_type import event_type_of
-from postroad.leases import Keeper
+from postroad.leases import Keeper, Leases
 from postroad.retry import Backoff
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
@@ -202,6 +202,7 @@ class Process:
         self.ready = Ready()
         self.stop = asyncio.Event()
         self.resources: dict[type[Any], Any] = {}
+        self.leases: Leases | None = None
         self.service: ConsumerService | None = None
         self.run: asyncio.Task[None] | None = None
         self._url = url
@@ -217,6 +218,7 @@ class Process:
         return Attempts(
             consumer, transactions=transactions or AsyncpgTransactions(self.manager), custody=custody, schema=SCHEMA,
             resources=self.resources, signals=self.signals, clock=SYSTEM_CLOCK, chance=random.random,
+            leases=self.leases,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -274,6 +276,19 @@ class Process:
             yield claimer
         finally:
             await _ended(stop, task)
+            await keeper.stop()
+
+    @asynccontextmanager
+    async def leasing(self) -> AsyncIterator[Leases]:
+        """Handlers may take leases."""
+        keeper = Keeper(
+            self._url, schema=SCHEMA, holder=uuid4(), clock=SYSTEM_CLOCK, signals=self.signals, owner=self.owner
+        )
+        await keeper.start()
+        self.leases = Leases(keeper, self.manager, clock=SYSTEM_CLOCK, signals=self.signals, chance=random.random)
+        try:
+            yield self.leases
+        finally:
             await keeper.stop()
 
     async def settled(self, count: int = 1, **that: Any) -> list[DeliverySettled]:

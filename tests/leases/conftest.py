@@ -19,6 +19,7 @@ from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
 
 if TYPE_CHECKING:
+    from postroad.clock import Clock
     from postroad.signals.catalog import Signal
 
 SCHEMA = "postroad"
@@ -59,7 +60,7 @@ class Ear:
 class Process:
     """A keeper with furniture of its own, as one process has it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.ear = Ear()
         self.signals = Signals(self.ear)
         self.lost: list[Lease] = []
@@ -69,7 +70,7 @@ class Process:
             url,
             schema=SCHEMA,
             holder=self.holder,
-            clock=SYSTEM_CLOCK,
+            clock=clock,
             signals=self.signals,
             owner=Tasks(self.signals),
         )
@@ -104,8 +105,8 @@ async def start(runtime_url: str) -> AsyncIterator[Start]:
     """Start a keeper, by default at the test's database under the runtime role."""
     started: list[Process] = []
 
-    async def begin(url: str = runtime_url) -> Process:
-        process = Process(url)
+    async def begin(url: str = runtime_url, clock: Clock = SYSTEM_CLOCK) -> Process:
+        process = Process(url, clock)
         started.append(process)
         await process.keeper.start()
         return process

@@ -24,6 +24,7 @@ SUITES: Final = ("tests/transport", "tests/outbox", "tests/consume")
 """Transport, dispatcher and consumer."""
 POOLED: Final = (
     "tests/matrix/behind_pooler.py",
+    "tests/matrix/locks_behind_pooler.py",
     "tests/outbox",
     "tests/consume",
     "tests/road/test_several.py",

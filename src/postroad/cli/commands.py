@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from postroad.cli import adopt, catalog, doctor, grants, jobs, quarantine, queue, run, schema, topology, work
+from postroad.cli import adopt, catalog, doctor, grants, jobs, lease, quarantine, queue, run, schema, topology, work
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -48,6 +48,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")
+    app.add_typer(lease.app, name="lease")
     app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.consume.consumer import Consumer
     from postroad.consume.delivery import Resources
+    from postroad.leases import Leases
     from postroad.signals import Signals
     from postroad.sql.drive import Transactions
 
@@ -110,12 +111,12 @@ class Attempts:
     def __init__(
         self, consumer: Consumer[Any], *, transactions: Transactions[Any], schema: str, resources: Resources,
         signals: Signals, clock: Clock, chance: Callable[[], float], custody: Transactions[Any] | None = None,
-        alone: Alone | None = None, process: UUID | None = None,
+        alone: Alone | None = None, process: UUID | None = None, leases: Leases | None = None,
     ) -> None:  # fmt: skip
         """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries.
 
         What failed is kept in transactions of `custody`, where no handler can hold them up (default `transactions`).
-        `process` is what starts are noted under: new for each run of the process.
+        `process` is what starts are noted under: new for each run of the process. `leases` are for handlers.
         """
         self.consumer = consumer
         self.transactions = transactions
@@ -127,7 +128,7 @@ class Attempts:
         self.gears = Gears(clock, allowed=consumer.group, concurrency=consumer.concurrency)
         self.around = Surroundings(
             consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears,
-            limit=TimeLimit(consumer.max_runtime.total_seconds()),
+            limit=TimeLimit(consumer.max_runtime.total_seconds()), leases=leases,
         )  # fmt: skip
         self.running = self.around.running
         self.seats = asyncio.Semaphore(consumer.concurrency)

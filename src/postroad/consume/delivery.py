@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
 from postroad.errors import UsageError
+from postroad.leases.hold import TTL
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from postroad.leases import AsyncLease, SyncLease
     from postroad.sql.asyncpg import Connection
 
 T = TypeVar("T")
@@ -49,6 +52,8 @@ class Delivery(Generic[Tx_co]):
     attempt: int
     redelivered: bool
     resources: Resources = field(default_factory=dict, repr=False)
+    holder: Holder | None = field(default=None, repr=False)
+    """Who takes leases for `lease`; ours."""
 
     def use(self, kind: Kind[T]) -> T:
         """The App's live object of type `kind`, made by its ``lifespan``.
@@ -57,6 +62,45 @@ class Delivery(Generic[Tx_co]):
             UsageError: the App has none of that type.
         """
         return used(self.resources, kind, by=f"consumer {self.consumer!r}")
+
+    def lease(
+        self, name: str, *, ttl: timedelta = TTL, wait: timedelta | None = None
+    ) -> AbstractAsyncContextManager[AsyncLease]:
+        """Hold the lease `name` for a block of an ``async def`` handler; see `postroad.leases.Leases.hold`.
+
+        What the handler writes on `tx` is under the lease until it commits: where the block ends well, the name is
+        given up by that commit, or not committed at all once another has it. Where the handler fails after the
+        block, the name is free when `ttl` is over. A handler that waits holds up its group: ``group=False``.
+
+        Raises:
+            LeaseHeld: PR402, another has it; at once, or after `wait`. Not caught, the delivery is retried.
+            LeaseLost: PR401, it was lost. Not caught, the delivery is given back, uncharged.
+            UsageError: an argument is not valid.
+        """
+        return self._holder().lease(name, ttl=ttl, wait=wait)
+
+    def lease_sync(
+        self, name: str, *, ttl: timedelta = TTL, wait: timedelta | None = None
+    ) -> AbstractContextManager[SyncLease]:
+        """`lease` for a ``def`` handler: at the loss the connection of `tx` is cut; call ``lease.check()`` besides."""
+        return self._holder().lease_sync(name, ttl=ttl, wait=wait)
+
+    def _holder(self) -> Holder:
+        if self.holder is None:
+            raise UsageError("PR107", f"consumer {self.consumer!r} has no leases; run it in an App")
+        return self.holder
+
+
+class Holder(Protocol):
+    """Takes leases for a handler."""
+
+    def lease(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractAsyncContextManager[AsyncLease]:
+        """See `Delivery.lease`."""
+        ...
+
+    def lease_sync(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractContextManager[SyncLease]:
+        """See `Delivery.lease_sync`."""
+        ...
 
 
 def used(resources: Resources, kind: Kind[T], *, by: str) -> T:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from postroad.clock import seconds
 from postroad.consume.delivery import Delivery, Resources
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, UsageError
 from postroad.events.cause import Cause, cause
 from postroad.signals.catalog import HandlerStarted
+from postroad.sql import drive_sync
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from postroad.consume.gears import Gears
     from postroad.consume.limit import TimeLimit
     from postroad.consume.pipeline import Passage
+    from postroad.leases import AsyncLease, Leases, SyncLease
     from postroad.signals import Signals
     from postroad.sql.drive import Unit
 
@@ -44,6 +48,7 @@ class Surroundings:
     clock: Clock
     gears: Gears
     limit: TimeLimit
+    leases: Leases | None = None
     running: set[HandlerRun] = field(default_factory=set)
 
 
@@ -120,8 +125,34 @@ class HandlerRun:
             occurred_at=envelope.time, recorded_at=envelope.recorded,
             correlation_id=envelope.correlation_id or envelope.id, causation_id=envelope.causation_id,
             message_key=arrival.message_key, attempt=arrival.attempt, redelivered=arrival.redelivered,
-            resources=self._around.resources,
+            resources=self._around.resources, holder=self,
         )  # fmt: skip
+
+    def lease(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractAsyncContextManager[AsyncLease]:
+        """See `Delivery.lease`."""
+        leases, unit = self._leases(), self.unit
+        assert unit is not None
+        return leases.hold(name, ttl=ttl, wait=wait, max_runtime=self._longest(), within=unit.drive)
+
+    def lease_sync(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractContextManager[SyncLease]:
+        """See `Delivery.lease_sync`."""
+        from postroad.sql.psycopg import PsycopgHand  # An extra, which a consumer on threads has.
+
+        leases, unit = self._leases(), self.unit
+        assert unit is not None
+        within = partial(drive_sync, hand=PsycopgHand(unit.tx))
+        return leases.hold_sync(
+            name, ttl=ttl, wait=wait, max_runtime=self._longest(), within=within, cut=unit.terminate
+        )
+
+    def _leases(self) -> Leases:
+        if self._around.leases is None:
+            raise UsageError("PR107", f"consumer {self._around.consumer.name!r} has no leases; run it in an App")
+        return self._around.leases
+
+    def _longest(self) -> timedelta:
+        """Somewhat longer than the handler may take, so that one that hangs does not hold a name for ever."""
+        return self._around.consumer.max_runtime + LET_GO * 2
 
     def _cause(self) -> Cause:
         envelope = self.arrival.envelope

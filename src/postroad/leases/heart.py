@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -30,14 +31,26 @@ _AFTER_FAILURE: Final = 0.25
 class Held:
     """A lease that is renewed, and whom to tell when it is lost."""
 
-    __slots__ = ("lease", "loop", "on_lost", "renew_at")
+    __slots__ = ("ends_at", "lease", "loop", "on_lost", "renew_at", "told_at_stop")
 
-    def __init__(self, lease: Lease, *, on_lost: OnLost, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell `on_lost` on `loop`."""
+    def __init__(
+        self, lease: Lease, *, on_lost: OnLost, loop: asyncio.AbstractEventLoop, ends_at: float, told_at_stop: bool
+    ) -> None:
+        """Tell `on_lost` on `loop`. At `ends_at` it is lost, however well it is renewed.
+
+        Our own rooms have ended when the heart stops; an author's block may not have, and is `told_at_stop`.
+        """
+        self.ends_at = ends_at
+        self.told_at_stop = told_at_stop
         self.lease = lease
         self.on_lost = on_lost
         self.loop = loop
         self.renew_at = 0.0
+
+    @property
+    def good_until(self) -> float:
+        """When it is lost unless a renewal comes first."""
+        return min(self.lease.trusted_until, self.ends_at)
 
     def prolong(self, sent: float) -> None:
         """A take or renewal that was sent at `sent` succeeded."""
@@ -85,16 +98,18 @@ class Heart:
         finally:
             for held in self._held.values():
                 held.lease.end()
-                if not self._stopping:  # a crash of the heart, not a shutdown: nobody else will tell
+                if held.told_at_stop or not self._stopping:  # a crash of the heart: nobody else will tell
                     held.tell()
             self._held.clear()
             self._arm()
             await self._line.close()
 
     async def take(
-        self, names: Sequence[str], *, ttl: timedelta, on_lost: OnLost, loop: asyncio.AbstractEventLoop
-    ) -> list[Lease]:
-        """See `Keeper.acquire_many`."""
+        self, names: Sequence[str], *, ttl: timedelta, on_lost: OnLost,
+        loop: asyncio.AbstractEventLoop | None = None, max_runtime: timedelta | None = None,
+        told_at_stop: bool = False,
+    ) -> list[Lease]:  # fmt: skip
+        """See `Keeper.acquire_many`; without a `loop` losses are told on the heart's own."""
         free = [name for name in names if name not in self._held]
         if not free:
             return []
@@ -102,9 +117,11 @@ class Heart:
         statement = store.acquire(self._schema, free, holder=self._holder, ttl=ttl)
         rows = await self._line.fetch(statement, patience=self._patience(ttl))
         taken = []
+        told_on = loop or asyncio.get_running_loop()
+        ends_at = math.inf if max_runtime is None else sent + max_runtime.total_seconds()
         for row in rows:
             lease = Lease(row["name"], token=row["token"], holder=self._holder, ttl=ttl, sent=sent, clock=self._clock)
-            held = Held(lease, on_lost=on_lost, loop=loop)
+            held = Held(lease, on_lost=on_lost, loop=told_on, ends_at=ends_at, told_at_stop=told_at_stop)
             held.prolong(sent)
             self._held[lease.name] = held
             taken.append(lease)
@@ -126,6 +143,13 @@ class Heart:
             return
         for lease in ours:
             self._signals.emit(LeaseReleased(lease.kind, lease.name))
+
+    async def forget(self, leases: Sequence[Lease]) -> None:
+        """See `Keeper.forget`."""
+        for lease in leases:
+            self._drop(lease)
+            lease.end()
+        self._arm()
 
     async def fetch(self, statement: Statement) -> Rows:
         """Run one statement on the heart's connection; see `Line.fetch`."""
@@ -208,11 +232,12 @@ class Heart:
     def _expire(self) -> None:
         """End what is no longer trusted: its renewals did not come through in time."""
         now = self._clock.monotonic()
-        for held in [held for held in self._held.values() if held.lease.trusted_until <= now]:
+        for held in [held for held in self._held.values() if held.good_until <= now]:
             self._drop(held.lease)
             held.lease.end()
             held.tell()
-            self._signals.emit(LeaseGone(held.lease.kind, held.lease.name, LossReason.EXPIRED))
+            reason = LossReason.OVERTIME if held.ends_at <= now else LossReason.EXPIRED
+            self._signals.emit(LeaseGone(held.lease.kind, held.lease.name, reason))
         self._arm()
 
     def _arm(self) -> None:
@@ -221,7 +246,7 @@ class Heart:
             self._alarm.cancel()
             self._alarm = None
         if self._held:
-            first = min(held.lease.trusted_until for held in self._held.values())
+            first = min(held.good_until for held in self._held.values())
             delay = max(0.0, first - self._clock.monotonic())
             self._alarm = asyncio.get_running_loop().call_later(delay, self._expire)
 

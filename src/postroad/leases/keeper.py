@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.owner import OwnedThread, Owner
     from postroad.signals import Signals
+    from postroad.sql import Rows
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class Keeper:
         if self._thread is not None:
             raise UsageError("PR101", "this lease keeper was started before; make a new one")
         self._thread = self._owner.thread(self._main, name="leases")
-        await _shielded(self._opened)
+        await shielded(self._opened)
 
     async def stop(self) -> None:
         """End the thread. Leases that were not released are no longer trusted here and run out in the database."""
@@ -65,7 +66,7 @@ class Keeper:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(self._heart.stop)
-        await _shielded(self._ended)
+        await shielded(self._ended)
         self._thread.join(1.0)
 
     @property
@@ -74,11 +75,13 @@ class Keeper:
         return self._clock.monotonic() - self._heart.beat
 
     async def acquire_many(
-        self, names: Sequence[str], *, ttl: timedelta, on_lost: Callable[[Lease], None]
-    ) -> list[Lease]:
+        self, names: Sequence[str], *, ttl: timedelta, on_lost: Callable[[Lease], None],
+        max_runtime: timedelta | None = None,
+    ) -> list[Lease]:  # fmt: skip
         """Take those of `names` that are free or expired, for `ttl`; renewed until released or lost.
 
         `on_lost` is called once for each that is lost, on the loop of this call; `Lease.held` is False before that.
+        After `max_runtime` it is lost, so that work that hangs does not hold a name for ever.
         A name that this keeper holds already is not given twice. Cancelled: what was taken meanwhile is released.
         A take that was committed without an answer runs out by itself.
 
@@ -87,18 +90,49 @@ class Keeper:
             UsageError: `ttl` is too short to be renewed in time.
         """
         loop = asyncio.get_running_loop()
-        work = self._heart.take(sorted(set(names)), ttl=checked_ttl(ttl), on_lost=on_lost, loop=loop)
-        taken = self._submit(work)
+        taken = self._submit(
+            self._heart.take(
+                sorted(set(names)), ttl=checked_ttl(ttl), on_lost=on_lost, loop=loop, max_runtime=max_runtime
+            )
+        )
         try:
-            return await _shielded(taken)
+            return await shielded(taken)
         except asyncio.CancelledError:
-            taken.add_done_callback(self._give_back)
+            taken.add_done_callback(self.give_back)
             raise
 
-    async def acquire(self, name: str, *, ttl: timedelta, on_lost: Callable[[Lease], None]) -> Lease | None:
+    async def acquire(
+        self, name: str, *, ttl: timedelta, on_lost: Callable[[Lease], None], max_runtime: timedelta | None = None
+    ) -> Lease | None:
         """Take `name`, or None where somebody holds it; see `acquire_many`."""
-        taken = await self.acquire_many([name], ttl=ttl, on_lost=on_lost)
+        taken = await self.acquire_many([name], ttl=ttl, on_lost=on_lost, max_runtime=max_runtime)
         return taken[0] if taken else None
+
+    def taking(
+        self, name: str, *, ttl: timedelta, on_lost: Callable[[Lease], None],
+        loop: asyncio.AbstractEventLoop | None = None, max_runtime: timedelta | None = None,
+    ) -> concurrent.futures.Future[list[Lease]]:  # fmt: skip
+        """`acquire` as a future, for whoever waits on a thread; what `give_back` is for, if he waits no longer.
+
+        Without a `loop`, `on_lost` is called on the keeper's own thread, and must be quick. It is called when the
+        keeper is stopped, too.
+        """
+        work = self._heart.take(
+            [name], ttl=checked_ttl(ttl), on_lost=on_lost, loop=loop, max_runtime=max_runtime, told_at_stop=True
+        )
+        return self._submit(work)
+
+    def releasing(self, lease: Lease) -> concurrent.futures.Future[None]:
+        """`release_many` as a future."""
+        return self._submit(self._heart.release([lease]))
+
+    def forgetting(self, lease: Lease) -> concurrent.futures.Future[None]:
+        """Renew and trust `lease` no longer, and leave its row alone: for whoever releases it in a transaction."""
+        return self._submit(self._heart.forget([lease]))
+
+    def asking(self, name: str) -> concurrent.futures.Future[Rows]:
+        """Who holds `name` now; see `store.held_by`."""
+        return self._submit(self._heart.fetch(store.look(self._schema, name)))
 
     async def release_many(self, leases: Sequence[Lease]) -> None:
         """Give `leases` up so that others may take them at once; call it only after their work has stopped.
@@ -108,7 +142,7 @@ class Keeper:
         Raises:
             Unavailable: the keeper does not run.
         """
-        await _shielded(self._submit(self._heart.release(list(leases))))
+        await shielded(self._submit(self._heart.release(list(leases))))
 
     async def living(self, prefix: str) -> int:
         """How many leases whose name starts with `prefix` are held now, by anybody.
@@ -116,7 +150,7 @@ class Keeper:
         Raises:
             Unavailable: the database is away or too slow.
         """
-        rows = await _shielded(self._submit(self._heart.fetch(store.living_statement(self._schema, prefix))))
+        rows = await shielded(self._submit(self._heart.fetch(store.living_statement(self._schema, prefix))))
         return int(rows[0]["count"])
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -125,7 +159,8 @@ class Keeper:
             raise Unavailable("PR301", "the lease keeper does not run; start it first, and ask nothing after its stop")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _give_back(self, taken: concurrent.futures.Future[list[Lease]]) -> None:
+    def give_back(self, taken: concurrent.futures.Future[list[Lease]]) -> None:
+        """Release what was taken for somebody who no longer waits; a callback of the future."""
         if taken.cancelled() or taken.exception() is not None or self._loop is None:
             return
         self._submit(self._heart.release(taken.result()))
@@ -146,7 +181,7 @@ class Keeper:
             self._ended.set_result(None)
 
 
-async def _shielded(future: concurrent.futures.Future[T]) -> T:
+async def shielded(future: concurrent.futures.Future[T]) -> T:
     """Wait for what another thread does; being cancelled does not cancel it there, since it may be half done."""
     answer = asyncio.wrap_future(future)
     answer.add_done_callback(_read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from postroad.sql import Pipeline, Statement, queries
 
 if TYPE_CHECKING:
     from postroad.leases.lease import Lease
+    from postroad.sql import Rows
 
 T = TypeVar("T")
 
@@ -47,6 +48,32 @@ class Lapsed:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a name: the id of a process, its token, and when it is free if nothing is heard of it (aware UTC)."""
+
+    id: UUID
+    token: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A lease as an operator sees it; times are aware UTC. `held` is by the database's clock.
+
+    `fenced_by` and `reason` are of the last operator who fenced it.
+    """
+
+    name: str
+    held: bool
+    holder: UUID | None
+    token: int
+    acquired_at: datetime
+    expires_at: datetime
+    fenced_by: str | None
+    reason: str | None
+
+
 def acquire(schema: str, names: Sequence[str], *, holder: UUID, ttl: timedelta) -> Statement:
     """Take what is free of `names`; rows of `name` and `token`."""
     return QUERIES.statement("acquire", schema, list(names), holder, ttl.total_seconds())
@@ -72,8 +99,13 @@ def fence(schema: str, leases: Sequence[Lease]) -> Pipeline[frozenset[str]]:
 
     For transactions of several statements: run it before what it protects, and roll back when a name is missing.
     """
-    rows = yield _on("fence", schema, leases)
+    rows = yield fence_statement(schema, leases)
     return frozenset(row["name"] for row in rows)
+
+
+def fence_statement(schema: str, leases: Sequence[Lease]) -> Statement:
+    """The statement of `fence`; rows of `name`."""
+    return _on("fence", schema, leases)
 
 
 def _on(query: str, schema: str, leases: Sequence[Lease]) -> Statement:
@@ -81,6 +113,32 @@ def _on(query: str, schema: str, leases: Sequence[Lease]) -> Statement:
     assert len(holders) == 1, "leases of one holder"  # the keeper has one identity for all that it holds
     names, tokens = [lease.name for lease in leases], [lease.token for lease in leases]
     return QUERIES.statement(query, schema, names, tokens, holders.pop())
+
+
+def look(schema: str, name: str) -> Statement:
+    """Who holds `name` now: a row, or none."""
+    return QUERIES.statement("look", schema, name)
+
+
+def held_by(rows: Rows) -> Holder | None:
+    """What `look` found."""
+    return Holder(rows[0]["holder"], rows[0]["token"], rows[0]["expires_at"]) if rows else None
+
+
+def listed(schema: str, prefix: str = "") -> Pipeline[tuple[Listed, ...]]:
+    """Every lease whose name starts with `prefix`, in order of name."""
+    rows = yield QUERIES.statement("list", schema, prefix)
+    return tuple(Listed(**row) for row in rows)
+
+
+def interrupt(schema: str, name: str, *, by: str, reason: str) -> Pipeline[Listed | None]:
+    """Take `name` away from whoever holds it, by a new token; the lease after that, or None where there is none.
+
+    Safe at any time: the holder's fenced writes are refused from the commit on, and it hears of it at its next
+    renewal. A fenced transaction that is open is waited for. Repeating takes it from the next holder.
+    """
+    rows = yield QUERIES.statement("interrupt", schema, name, by, reason)
+    return Listed(**rows[0]) if rows else None
 
 
 def living(schema: str, prefix: str) -> Pipeline[int]:

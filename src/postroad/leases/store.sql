@@ -111,3 +111,29 @@ DELETE FROM {schema}.lease
    AND EXISTS (SELECT FROM unnest($1::text[]) AS prefix WHERE starts_with(lease.name, prefix))
    AND name <> ALL ($3::text[])
 RETURNING name;
+
+-- name: look
+-- Who holds the name $1 now.
+SELECT holder, token, expires_at
+  FROM {schema}.lease
+ WHERE name = $1::text
+   AND holder IS NOT NULL
+   AND expires_at >= clock_timestamp();
+
+-- name: list
+-- Every lease whose name starts with $1, for an operator.
+SELECT name, (holder IS NOT NULL AND expires_at >= clock_timestamp()) AS held, holder, token, acquired_at, expires_at,
+       meta ->> 'fenced_by' AS fenced_by, meta ->> 'reason' AS reason
+  FROM {schema}.lease
+ WHERE starts_with(name, $1::text)
+ ORDER BY name;
+
+-- name: interrupt
+-- Take the name $1 away from whoever holds it, as $2 and for the reason $3.
+UPDATE {schema}.lease AS lease
+   SET token = token + 1, holder = NULL, expires_at = clock_timestamp(),
+       meta = coalesce(meta, '{}'::jsonb) || jsonb_build_object('fenced_by', $2::text, 'reason', $3::text,
+                                                                'fenced_at', clock_timestamp())
+ WHERE name = $1::text
+RETURNING name, FALSE AS held, holder, token, acquired_at, expires_at,
+          meta ->> 'fenced_by' AS fenced_by, meta ->> 'reason' AS reason;

@@ -25,6 +25,7 @@ from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.settings import DispatchSettings
 from postroad.runtime.background import Executor, check_executor
 from postroad.runtime.declarations import Declarations, check_background, check_schemas
+from postroad.runtime.doors import Doors
 from postroad.runtime.exits import Exit
 from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
@@ -59,7 +60,7 @@ _SPARE_CONNECTIONS: Final = 6
 _MOST_CONNECTIONS: Final = 40
 
 
-class App:
+class App(Doors):
     """One service's declarations, and the way to run them.
 
     Making one checks the whole set and opens nothing. `run` is the main function of a process; ``async with app:``
@@ -148,7 +149,11 @@ class App:
             process = self._make(settings, standalone=True)
         except PostroadError as error:
             return tell(error)
-        return serve(process)
+        self._process = process
+        try:
+            return serve(process)
+        finally:
+            self._process = None
 
     async def __aenter__(self) -> Self:
         """Start on the running loop; see the class.
@@ -295,7 +300,7 @@ class Wires:
                 consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
                 custody=own if consumer.on is None else None, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
-                alone=alone, process=ground.holder,
+                alone=alone, process=ground.holder, leases=database.leases,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from postroad.clock import seconds
-from postroad.errors import AccessRefused, PostroadError, Unavailable
-from postroad.leases import Keeper
+from postroad.errors import AccessRefused, PostroadError, SettingsError, Unavailable, UsageError
+from postroad.leases import Keeper, Leases
 from postroad.outbox.unawaited import DROPPED
 from postroad.retry import full_jitter
 from postroad.runtime.executor import PREFIX, LoopFactory, Tasks, safe_reason, stray_handler
@@ -24,6 +24,7 @@ from postroad.runtime.supervisor import Supervisor, Tier
 from postroad.signals import Signals, Sink
 from postroad.signals.catalog import ShutdownBegan, TaskFailed
 from postroad.sql import migrations
+from postroad.sql.lock import Locks
 from postroad.sql.manager import Manager, masked
 from postroad.transport.base import Transport
 
@@ -57,10 +58,11 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The pool and the leases of a process."""
+    """The pool, our leases, and those of authors."""
 
     manager: Manager
     keeper: Keeper
+    leases: Leases
 
 
 class Road(Transport, Protocol):
@@ -137,6 +139,7 @@ class Process:
         self._executor = executor
         self._executes = False
         self._notes = Notes(everything=not embedded)
+        self.loop: asyncio.AbstractEventLoop
         self._wiring = wiring
         self._embedded = embedded
         self._lifespan = living(lifespan)
@@ -146,6 +149,8 @@ class Process:
         self._health: Health | None = None
         self._manager: Manager | None = None
         self._keeper: Keeper | None = None
+        self._database: Database | None = None
+        self._opening = asyncio.Lock()
         self._alive = False
         self._started = False
         self._deafen: Callable[[], None] = lambda: None
@@ -197,6 +202,7 @@ class Process:
             Unavailable: one of them cannot be reached within POSTROAD_START_TIMEOUT.
             UsageError: settings, schema or topology are wrong.
         """
+        self.loop = asyncio.get_running_loop()
         self._notes.install()
         with self._notes.inside():
             await self._start()
@@ -208,7 +214,7 @@ class Process:
         self._executes = True
         self.tasks.task(self._beat(), name="pulse")
         await self._open_health()
-        database = await self._open_database() if self.settings.database_url and self.settings.roles else None
+        database = await self.database() if self.settings.database_url and self.settings.roles else None
         resources = await self._lifespan.__aenter__()
         self._alive = True
         road = self._wiring.road(self)
@@ -223,6 +229,19 @@ class Process:
         for service, essential in self._wiring.services(ground):
             self._supervisor.start(service, essential=essential and not self._embedded)
         self._started = True
+
+    async def database(self) -> Database:
+        """What the roles stand on; without any it is opened when it is first asked for.
+
+        Raises:
+            AccessRefused: the database refuses.
+            Unavailable: it cannot be reached within POSTROAD_START_TIMEOUT.
+            UsageError: settings or schema are wrong, or the process is stopping.
+        """
+        async with self._opening:
+            if self._database is None:
+                self._database = await self._open_database()
+            return self._database
 
     async def ready(self) -> None:
         """Wait until every service is ready, for as long as it takes."""
@@ -302,9 +321,15 @@ class Process:
 
     async def _open_database(self) -> Database:
         settings = self.settings
+        if not settings.database_url:
+            raise SettingsError("PR201", "leases and locks need a database; set POSTROAD_DATABASE_URL")
+        if self.told.begun:
+            raise UsageError("PR101", "the process is stopping; take leases and locks before")
         with blamed(settings, settings.database_url):
-            self._manager = await self._patient(self._pool)
-            async with self._manager.connection() as connection:
+            manager = self._manager
+            if manager is None:
+                self._manager = manager = await self._patient(self._pool)
+            async with manager.connection() as connection:
                 await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
         with blamed(settings, settings.direct_url):
             await refuse_pooler(settings)
@@ -314,13 +339,20 @@ class Process:
             )  # fmt: skip
             await keeper.start()
         self._keeper = keeper
-        return Database(self._manager, keeper)
+        leases = Leases(keeper, manager, clock=self.clock, signals=self.signals, chance=self.chance)
+        return Database(manager, keeper, leases)
 
     async def _pool(self, within: timedelta) -> Manager:
         url, size = self.settings.database_url, self.settings.pool_size or self._wiring.connections(self.settings)
+        locks = Locks(
+            self.settings.direct_url, schema=self.settings.schema, owner=self.tasks, clock=self.clock,
+            chance=self.chance,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(within.total_seconds()):
-                return await Manager.open(url, schema=self.settings.schema, size=size, patience=self._wiring.patience())
+                return await Manager.open(
+                    url, schema=self.settings.schema, size=size, patience=self._wiring.patience(), locks=locks
+                )
         except TimeoutError:
             message = f"{masked(url)} does not answer; check that it runs and that the URL is right"
             raise Unavailable("PR301", message) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from postroad.clock import seconds
 from postroad.errors import AccessRefused, PostroadError, Unavailable, UsageError
 from postroad.hosts import each_host
 from postroad.sql import pooler
+from postroad.sql.advisory import SessionLocks, locked
 from postroad.sql.asyncpg import AsyncpgHand, Loan, PooledConnection, own
 from postroad.sql.drive import Rows, drive
 
@@ -100,9 +101,11 @@ def _connecting(url: str) -> Iterator[None]:
 
 
 async def connect(
-    url: str, *, patience: float = 10, settings: Mapping[str, str] | None = None
+    url: str, *, patience: float = 10, settings: Mapping[str, str] | None = None, prepared: bool = True
 ) -> asyncpg.Connection[asyncpg.Record]:
     """Open one connection outside any pool, within `patience` seconds; `settings` are the session's.
+
+    Not `prepared`, it keeps no prepared statements, which not every pooler can do.
 
     Raises:
         AccessRefused: wrong password, role or database name.
@@ -110,7 +113,9 @@ async def connect(
         UsageError: the URL cannot be read.
     """
     with translated(url), _readable(), _connecting(url):
-        return await asyncpg.connect(url, timeout=patience, server_settings=dict(settings or {}))
+        return await asyncpg.connect(
+            url, timeout=patience, server_settings=dict(settings or {}), statement_cache_size=100 if prepared else 0
+        )
 
 
 @contextmanager
@@ -144,8 +149,11 @@ class Manager:
     raises `Unavailable` while the database is away; nothing is retried here.
     """
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str, locks: SessionLocks | None = None
+    ) -> None:
         """Wrap `pool`; use `open` instead."""
+        self._locks = locks
         self._pool = pool
         self._url = url
         self._trusted = 0  # Connections up to this number are not used again.
@@ -153,11 +161,13 @@ class Manager:
 
     @classmethod
     async def open(
-        cls, url: str, *, schema: str, size: int = 10, name: str = "postroad", patience: timedelta = PATIENCE
-    ) -> Self:
+        cls, url: str, *, schema: str, size: int = 10, name: str = "postroad", patience: timedelta = PATIENCE,
+        locks: SessionLocks | None = None,
+    ) -> Self:  # fmt: skip
         """Open the pool and prove that the database answers; a statement may take `patience`, handlers' too.
 
-        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`).
+        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`). `locks` is
+        what `lock` takes them from.
 
         Raises:
             AccessRefused: wrong password, role or database name.
@@ -176,7 +186,7 @@ class Manager:
             if not keeps:
                 pool.terminate()
                 pool = await _pool(url, size=size, name=name, patience=patience, cache=0)
-        return cls(pool, url, schema=schema)
+        return cls(pool, url, schema=schema, locks=locks)
 
     async def close(self) -> None:
         """Close every connection, waiting at most five seconds for those in use."""
@@ -197,8 +207,11 @@ class Manager:
                 yield connection
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Lent]:
+    async def transaction(self, *, lock: str | None = None, wait: timedelta | None = None) -> AsyncIterator[Lent]:
         """Lend a connection to anybody inside a READ COMMITTED transaction: leaving commits, an error rolls back.
+
+        With `lock` it begins by locking that name until its end (`LeaseHeld` after `wait`, at once without one): the
+        form of a lock that works behind a transaction pooler. See `postroad.sql.advisory.locked`.
 
         Inside, the connection refuses transaction control, in raw text too; a nested ``transaction()`` is a savepoint.
 
@@ -207,11 +220,23 @@ class Manager:
         """
         loan = _loan(OWN_PATIENCE, to_strangers=True)
         async with self._lent(loan) as connection, connection.transaction(isolation="read_committed"):
+            if lock is not None:
+                await drive(locked(self.schema, lock, wait=wait), AsyncpgHand(connection))
             loan.guarded = True
             try:
                 yield connection
             finally:
                 loan.guarded = False
+
+    def lock(self, name: str, *, wait: timedelta | None = None) -> AbstractAsyncContextManager[None]:
+        """Hold the lock `name` for the block, on a direct connection of its own; see `postroad.sql.lock.Locks.hold`.
+
+        Raises:
+            UsageError: PR107, this pool was opened without `locks`.
+        """
+        if self._locks is None:
+            raise UsageError("PR107", "this pool has no locks: open it with locks=Locks(...), or run it in an App")
+        return self._locks.hold(name, wait=wait)
 
     @asynccontextmanager
     async def _lent(self, loan: Loan) -> AsyncIterator[Lent]:

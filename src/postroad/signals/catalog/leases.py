@@ -14,6 +14,7 @@ class LossReason(StrEnum):
 
     EXPIRED = "expired"
     FENCED = "fenced"
+    OVERTIME = "overtime"
 
 
 @dataclass(frozen=True, slots=True)
