@@ -13,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from postroad.clock import seconds
-from postroad.runtime import app
+from postroad.runtime import roads
 from postroad.signals.catalog import (
     DeadLetterCollected,
     DeliveriesCommitted,
@@ -34,7 +34,7 @@ def prepare() -> list[Sink]:
         without.SWITCHES[name]()
     if "ROAD_HEARTBEAT" in os.environ:
         heartbeat = seconds(float(os.environ["ROAD_HEARTBEAT"]))
-        app.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,assignment]
+        roads.AmqpSettings = functools.partial(AmqpSettings, heartbeat=heartbeat)  # type: ignore[attr-defined,assignment]
     if "ROAD_AT" not in os.environ:
         return []
     point, count, number = os.environ["ROAD_AT"].split(":")
