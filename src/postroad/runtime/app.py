@@ -29,13 +29,12 @@ from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
 from postroad.runtime.process import Process
-from postroad.runtime.roads import AnyTransport, delivery_handlers, prepare, road_of
+from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.serve import fast_loop, serve, tell
 from postroad.runtime.settings import Role, Settings, read_settings
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
-from postroad.transport.postgres import PostgresTransport
 from postroad.transport.topology import dead_letter_queue
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from postroad.runtime.resources import Lifespan
     from postroad.signals import Sink
     from postroad.sql.drive import Transactions
-    from postroad.transport.postgres.intake import PostgresIntake
     from postroad.transport.topology import Topology
     from postroad.work.lane import Handler
 
@@ -282,13 +280,17 @@ class Wires:
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
-        deliveries = delivery_handlers(ground.transport, self._declared.consumers) if Role.CONSUME in roles else {}
+        deliveries = delivery_handlers(ground, self._attempts, database.manager)
         claimer = self._claimer(ground, database, deliveries) if deliveries or Role.WORK in roles else None
-        services = [] if claimer is None else [self._gated(ground, claimer.name, lambda: claimer)]
+        services: list[Service] = []
+        if claimer is not None:
+            services.append(self._gated(ground, claimer.name, lambda: claimer))
+            services += attached(ground, claimer, deliveries, database.manager)
+        retrying = claimer if Role.WORK in roles else None
         if Role.CONSUME in roles and ground.transport is not None:
             services += [
                 self._gated(
-                    ground, f"consumer:{one.consumer.name}", partial(self._consumer, ground, database, one, claimer)
+                    ground, f"consumer:{one.consumer.name}", partial(self._consumer, ground, database, one, retrying)
                 )
                 for one in self._attempts
             ]
@@ -303,18 +305,15 @@ class Wires:
         """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
         return make() if self._bond is None else Gate(name, make, bond=self._bond, owner=ground.tasks)
 
-    def _claimer(self, ground: Ground, database: Database, deliveries: Mapping[str, PostgresIntake]) -> Claimer:
+    def _claimer(self, ground: Ground, database: Database, deliveries: Mapping[str, Handler]) -> Claimer:
         handlers: dict[str, Handler] = {**deliveries}
         if Role.WORK in ground.settings.roles:
             retries = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
             handlers |= {handler.queue: handler for handler in retries}
-        claimer = Claimer(
+        return Claimer(
             database.manager, database.keeper, handlers=handlers, signals=ground.signals, clock=ground.clock,
             owner=ground.tasks, settings=WorkSettings(lease=ground.settings.worker_lease),
         )  # fmt: skip
-        if isinstance(ground.transport, PostgresTransport):
-            ground.transport.attach(claimer)
-        return claimer
 
     def _consumer(
         self, ground: Ground, database: Database, attempts: Attempts, claimer: Claimer | None

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from postroad.consume.leftovers import Leftovers, LeftoversWatch
 from postroad.errors import TopologyError
 from postroad.runtime.operations import tls_of
-from postroad.runtime.settings import TopologyMode, Vouch, is_postgres
+from postroad.runtime.settings import Role, TopologyMode, Vouch, is_postgres
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.postgres import PostgresTransport
 from postroad.transport.topology import replay_exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from postroad.consume.consumer import Consumer
+    from postroad.consume import Attempts
+    from postroad.owner import Service
     from postroad.runtime.declarations import Declarations
-    from postroad.runtime.process import Database, Process
+    from postroad.runtime.process import Database, Ground, Process
     from postroad.runtime.settings import Settings
-    from postroad.transport.postgres.intake import PostgresIntake
+    from postroad.sql.manager import Manager
+    from postroad.work.claimer import Claimer
+    from postroad.work.lane import Handler
 
 AnyTransport = AmqpTransport | PostgresTransport
 
@@ -60,10 +64,25 @@ async def prepare(road: AnyTransport, settings: Settings, declared: Declarations
             await road.prove_user(replay_exchange(producer.name))
 
 
-def delivery_handlers(road: object, consumers: Iterable[Consumer[Any]]) -> Mapping[str, PostgresIntake]:
-    """What a claimer runs for `road` besides: the deliveries of `consumers`, where they are rows of work."""
-    if not isinstance(road, PostgresTransport):
+def delivery_handlers(ground: Ground, attempts: Sequence[Attempts], manager: Manager) -> Mapping[str, Handler]:
+    """What a claimer runs of deliveries, by queue: those that its consumers take, where `work` carries events.
+
+    Where a broker does by now, what is left there, too.
+    """
+    road, roles = ground.transport, ground.settings.roles
+    if isinstance(road, PostgresTransport) and Role.CONSUME in roles:
+        for one in attempts:
+            road.intake(one.consumer.name, prefetch=one.consumer.prefetch)
+        return road.handlers()
+    if Role.WORK not in roles or is_postgres(ground.settings.broker_url):
         return {}
-    for consumer in consumers:
-        road.intake(consumer.name, prefetch=consumer.prefetch)
-    return road.handlers()
+    left = [Leftovers(one, manager=manager, signals=ground.signals, clock=ground.clock) for one in attempts]
+    return {one.queue: one for one in left}
+
+
+def attached(ground: Ground, claimer: Claimer, queues: Collection[str], manager: Manager) -> list[Service]:
+    """Let the transport have its `claimer`, which runs the deliveries in `queues`; a service that goes with that."""
+    if isinstance(ground.transport, PostgresTransport):
+        ground.transport.attach(claimer)
+        return []
+    return [LeftoversWatch(claimer, queues, manager=manager)] if queues else []

@@ -135,7 +135,7 @@ class PostgresIntake:
                 self._returns.append(row.token)
                 self._changed()
             else:
-                self._buffer.append(_incoming(row))
+                self._buffer.append(incoming_of(row))
                 self._arrived.set()
             if not await settled:
                 raise Unavailable("PR304", f"row {row.id} of work was given back")
@@ -174,7 +174,7 @@ class PostgresIntake:
         held[1].set_result(True) if error is None else held[1].set_exception(error)
 
 
-def _incoming(row: ClaimedRow) -> Incoming:
+def incoming_of(row: ClaimedRow) -> Incoming:
     """A row as it came: it was redelivered if a worker died, or was lost sight of, while it had it."""
     wire = row.wire
     return Incoming(

@@ -94,3 +94,8 @@ ORDER BY queue;
 SELECT wanted.queue
 FROM unnest($1::text[]) AS wanted (queue)
 WHERE EXISTS (SELECT FROM {schema}.work WHERE work.queue = wanted.queue AND work.key IS NOT NULL);
+
+-- name: bound
+-- The broker that this database was last bound to.
+SELECT broker
+FROM {schema}.installation;
