@@ -94,11 +94,14 @@ class PostgresIntake:
         self._look(self.queue)
 
     async def stop(self) -> None:
-        """See `Intake.stop`; the acks get two seconds."""
+        """See `Intake.stop`; the acks get two seconds. What was taken and is neither goes back, as with a channel."""
         await self.pause()
         self._stopped = True
         self._arrived.set()
-        settling = [self._held[number][1] for number in (*self._acks, *self._returns) if number in self._held]
+        told = {*self._acks, *self._returns}
+        self._returns += [number for number in self._held if number not in told]
+        self._changed()
+        settling = [settled for _, settled in self._held.values()]
         if settling:
             await asyncio.wait(settling, timeout=_FLUSH.total_seconds())
 
@@ -166,6 +169,8 @@ class PostgresIntake:
         for token in told:
             if token in self._held and not self._held[token][1].done():
                 self._held[token][1].set_result(False)
+        if told and not self._paused:
+            self._look(self.queue)  # They lie behind where the claims got to.
 
     def _end(self, token: int, error: LeaseLost | None) -> None:
         held = self._held.get(token)
