@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
 
-from postroad.clock import SYSTEM_CLOCK
+from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.testing.servers import Rabbit, TcpProxy
 from postroad.transport.base import Abilities, Incoming, Intake, Outgoing, Publisher, Settled
 from postroad.transport.postgres import PostgresTransport
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postroad.testing.servers import Postgres
 
 QUEUE = "billing"
+SETTINGS = replace(QUICK, lease=seconds(20))  # Nobody waits for its end here, and a busy machine loses a short one.
 
 
 @dataclass
@@ -203,7 +204,7 @@ class PostgresEnds:
         intake = transport.intake(QUEUE, prefetch=prefetch)
         claimer = Claimer(
             here.manager, here.keeper, handlers=transport.handlers(), signals=here.signals, clock=SYSTEM_CLOCK,
-            owner=here.owner, settings=QUICK,
+            owner=here.owner, settings=SETTINGS,
         )  # fmt: skip
         transport.attach(claimer)
         road = PostgresRoad(here, transport, claimer, self._database)
