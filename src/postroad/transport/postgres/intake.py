@@ -148,7 +148,12 @@ class PostgresIntake:
     # --- what the transport's service calls ---------------------------------------------------------------------
 
     def owed(self) -> tuple[Rows, Rows]:
-        """What is to be deleted, and to be given back, in the table."""
+        """What is to be deleted, and to be given back, in the table; nothing of what was lost meanwhile."""
+        lost = sum(1 for token in self._acks if token not in self._held)
+        if lost:
+            self._acks = [token for token in self._acks if token in self._held]
+            self._stale(lost)
+        self._returns = [token for token in self._returns if token in self._held]
         return self._rows(self._acks), self._rows(self._returns)
 
     def _rows(self, tokens: Iterable[int]) -> Rows:

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from postroad.errors import AccessRefused, Unavailable
 from postroad.transport.base import Outgoing, Settled, Settlement
 from postroad.transport.postgres import store
 
@@ -79,16 +78,16 @@ class PostgresPublisher:
             self._unknown(left)
 
     async def send(self) -> None:
-        """Send a batch of what waits, and settle it.
+        """Send a batch of what waits, and settle it: UNKNOWN where anything is raised.
 
         Raises:
-            AccessRefused: the role may not; the batch is settled UNKNOWN.
-            Unavailable: the database is away; the same.
+            AccessRefused: the role may not.
+            Unavailable: the database is away.
         """
         batch = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
         try:
             rows = await self._manager.fetch(store.send(self._manager.schema, batch))
-        except (AccessRefused, Unavailable, asyncio.CancelledError):
+        except BaseException:
             self._unknown(batch)
             raise
         found = {row["ticket"]: row["consumers"] for row in rows}
