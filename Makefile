@@ -12,6 +12,9 @@ PYTEST ?=
 # Options of the benchmark: --rounds, --count, --only.
 BENCH ?=
 
+# Options of the demo: --chaos, --broker auto, --csv FILE.
+DEMO ?=
+
 # How long a soak lasts, and the seed that its faults are drawn from.
 MINUTES ?= 10
 SEED ?= 1
@@ -28,8 +31,8 @@ help: ## List what there is
 
 setup: .stamps/python .stamps/rabbitmq .stamps/faketime ## Virtual environment, dependencies, PostgreSQL (a wheel), RabbitMQ and libfaketime (Debian's packages, as root)
 
-demo: setup ## Real flights from one service's database to another's, over RabbitMQ
-	$(BIN)/postroad demo
+demo: .stamps/python ## Real flights from one service to another, over PostgreSQL alone: needs pip, and no RabbitMQ
+	$(BIN)/postroad demo $(DEMO)
 
 # Tests with real time limits share two cores with each other: what fails beside the others is run once more, alone, and
 # has to pass then. What is broken fails twice.

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from postroad.demo import verify
-from postroad.demo.chaos import PLAN, Fault, gates
+from postroad.demo.chaos import PLAN, WITHOUT_BROKER, Fault, gates
 from postroad.demo.command import run_demo
 from postroad.demo.flights import SAMPLE
 from postroad.demo.report import sound
 
 DATA = Path(__file__).parents[1] / "data"
 FLIGHTS = DATA / "flights-2013-01.csv.gz"
+PLANS = {"embedded": WITHOUT_BROKER, "auto": PLAN}
+BROKERS = pytest.mark.parametrize("broker", PLANS)
 TRUTH = json.loads((DATA / "flights-2013-01.truth.json").read_text())
 
 
@@ -35,30 +37,33 @@ def demo(*arguments: str) -> dict:
 
 
 @pytest.mark.timeout(400)
-def test_ten_days_of_flights_arrive_once_in_effect():
-    report = demo("--csv", str(FLIGHTS))
+@BROKERS
+def test_ten_days_of_flights_arrive_once_in_effect(broker):
+    report = demo("--csv", str(FLIGHTS), "--broker", broker)
     assert report["per_carrier"] == TRUTH["per_carrier"]
     assert report["rows"] == report["published"] == report["confirmed"] == report["handled"] == TRUTH["rows"]
     assert (report["lost"], report["doubled"], report["quarantined"]) == (0, 0, 0)
 
 
 @pytest.mark.timeout(400)
-def test_ten_days_of_flights_arrive_once_in_effect_while_everything_is_killed():
-    report = demo("--csv", str(FLIGHTS), "--chaos")
+@BROKERS
+def test_ten_days_of_flights_arrive_once_in_effect_while_everything_is_killed(broker):
+    report = demo("--csv", str(FLIGHTS), "--chaos", "--broker", broker)
     assert report["per_carrier"] == TRUTH["per_carrier"]
     assert (report["rows"], report["lost"], report["doubled"]) == (TRUTH["rows"], 0, 0)
     assert report["duplicates"] > 0
-    assert report["faults"].keys() >= set(Fault) | {"kills", "redeliveries"}
+    assert report["faults"].keys() >= set(PLANS[broker]) | {"kills", "redeliveries"}
     assert min(report["faults"].values()) > 0
     assert report["faults"]["kills"] == len(PLAN) - 1
 
 
 @pytest.mark.sabotage
 @pytest.mark.timeout(400)
-def test_without_the_inbox_flights_are_doubled(monkeypatch):
+@BROKERS
+def test_without_the_inbox_flights_are_doubled(broker, monkeypatch):
     given = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(given))
-    outcome = run_demo(FLIGHTS, chaos=True, consumer_app="sabotaged:app")
+    outcome = run_demo(FLIGHTS, broker=broker, chaos=True, consumer_app="sabotaged:app")
     assert outcome.verdict.doubled > 0
     assert not sound(outcome)
 
@@ -81,8 +86,7 @@ def test_malformed_lines_are_named_and_the_rest_goes_through(tmp_path):
     ("arguments", "words"),
     [
         (["--csv", "/nothing/here.csv"], "cannot be read"),
-        (["--broker", "embedded"], "not built yet"),
-        (["--broker", "amqp://127.0.0.1:1/", "--chaos"], "a broker of its own"),
+        (["--broker", "amqp://127.0.0.1:1/", "--chaos"], "servers of its own"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(arguments, words):
@@ -99,7 +103,7 @@ def test_the_plan_kills_each_kind_several_times_and_spreads_over_the_file():
     assert [gate.at for gate in plan] == sorted(gate.at for gate in plan)
     assert 0 < plan[0].at < plan[-1].at < 1000
     assert min(PLAN.count(Fault.CONSUMER_KILLS), PLAN.count(Fault.DISPATCHER_KILLS)) >= 3
-    assert set(PLAN) == set(Fault)
+    assert {*PLAN, *WITHOUT_BROKER} == set(Fault)
 
 
 def test_the_judge_imports_nothing_of_postroad():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pika
+import pytest
 
 from postroad.asyncpg import Publish, within
 from postroad.clock import seconds
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from postroad.testing.servers import Postgres
 
 TESTS = Path(__file__).parent.parent
+AMQP, WITHOUT_BROKER = "amqp", "postgres"
+EITHER = pytest.mark.parametrize("road", [AMQP, WITHOUT_BROKER], indirect=True)
+"""Over either transport."""
 EXCHANGE, QUEUE = "parcels.events", "board.moves"
 TABLES = """
 CREATE TABLE parcel (number int);
@@ -121,7 +125,7 @@ class Road:
 
     def assert_nothing_charged(self) -> None:
         for table, where in (
-            ("work", "true"),
+            ("work", "kind <> 'delivery'"),
             ("finished", "true"),
             ("quarantine", "true"),
             ("outbox", "attempts > 0"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from road.roads import EXCHANGE, QUEUE, Road, told, until
+from road.roads import EITHER, EXCHANGE, QUEUE, Road, told, until
 
 if TYPE_CHECKING:
     from runtime.processes import Running
@@ -46,18 +46,21 @@ def assert_once(road: Road) -> None:
     road.assert_nothing_charged()
 
 
+@EITHER
 def test_a_consumer_killed_in_its_handlers_leaves_nothing_half_done_and_nothing_undone(road: Road) -> None:
     second = a_consumer_dies(road, "handler")
     assert_once(road)
     assert sum(line["redelivered"] for line in told(second, "deliveries_received")) >= 1
 
 
+@EITHER
 def test_a_consumer_killed_between_commit_and_ack_has_its_effect_once(road: Road) -> None:
     second = a_consumer_dies(road, "committed")
     assert_once(road)
     until(lambda: bool(told(second, "delivery_settled", result="duplicate")))
 
 
+@EITHER
 @pytest.mark.sabotage
 def test_without_the_inbox_a_consumer_killed_between_commit_and_ack_has_its_effect_twice(road: Road) -> None:
     a_consumer_dies(road, "committed", ROAD_WITHOUT="inbox")
@@ -66,6 +69,7 @@ def test_without_the_inbox_a_consumer_killed_between_commit_and_ack_has_its_effe
         assert_once(road)
 
 
+@EITHER
 @pytest.mark.sabotage
 def test_acked_before_the_commit_what_a_killed_consumer_held_is_lost(road: Road) -> None:
     a_consumer_dies(road, "handler", ROAD_WITHOUT="late_ack")

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from postroad.runtime.settings import POSTGRES
 from postroad.testing.servers import PostgresServer, RabbitNode, TcpProxy
-from road.roads import Road, told, until
+from road.roads import AMQP, EITHER, WITHOUT_BROKER, Road, told, until
 from runtime.processes import Running, postroad
 
 pytestmark = pytest.mark.heavy
@@ -131,9 +132,12 @@ def own_road(server: PostgresServer, broker_url: str) -> Road:
     return Road(server, name, broker_url)
 
 
-def test_a_database_restarted_twice_under_load_costs_nothing(own_postgres: PostgresServer, vhost: str) -> None:
+@pytest.mark.parametrize("transport", [AMQP, WITHOUT_BROKER])
+def test_a_database_restarted_twice_under_load_costs_nothing(
+    own_postgres: PostgresServer, transport: str, request: pytest.FixtureRequest
+) -> None:
     """Once in good order, once by a crash."""
-    road = own_road(own_postgres, vhost)
+    road = own_road(own_postgres, POSTGRES if transport == WITHOUT_BROKER else request.getfixturevalue("vhost"))
 
     def fault() -> None:
         own_postgres.restart()
@@ -153,10 +157,12 @@ def drop_sessions(road: Road) -> None:
     )
 
 
+@EITHER
 def test_a_database_that_drops_every_session_under_load_costs_nothing(road: Road) -> None:
     the_database_goes(road, lambda: drop_sessions(road))
 
 
+@EITHER
 @pytest.mark.sabotage
 def test_were_a_lost_session_the_handlers_failure_it_would_be_charged(road: Road) -> None:
     with pytest.raises(AssertionError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from road.roads import Road, told, until
+from road.roads import EITHER, Road, told, until
 
 if TYPE_CHECKING:
     from runtime.processes import Running
@@ -88,6 +88,7 @@ def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
     )
 
 
+@EITHER
 @pytest.mark.parametrize("load", [SLOW, GROUPS], ids=["slow gear", "groups"])
 @pytest.mark.timeout(300)
 def test_told_to_stop_under_load_again_and_again_nothing_is_lost_doubled_or_charged(road: Road, load: Load) -> None:
@@ -96,6 +97,7 @@ def test_told_to_stop_under_load_again_and_again_nothing_is_lost_doubled_or_char
     road.assert_nothing_charged()
 
 
+@EITHER
 @pytest.mark.sabotage
 def test_were_what_is_not_done_acked_instead_of_given_back_it_would_be_lost(road: Road) -> None:
     stop_and_start_under_load(road, SLOW, ROAD_WITHOUT="return")

@@ -301,10 +301,10 @@ def test_every_wrong_setting_is_named_at_once() -> None:
     )  # fmt: skip
 
 
-def test_the_transport_that_comes_later_is_one_line(runtime_url: str) -> None:
+def test_a_database_in_the_place_of_the_broker_is_one_line(runtime_url: str) -> None:
     refused(
-        Exit.SETTINGS, "POSTROAD_BROKER_URL", "later release",
-        POSTROAD_DATABASE_URL=runtime_url, POSTROAD_BROKER_URL="postgres:",
+        Exit.SETTINGS, "POSTROAD_BROKER_URL", "`postgres:` alone",
+        POSTROAD_DATABASE_URL=runtime_url, POSTROAD_BROKER_URL="postgres://somebody:secret@elsewhere/app",
     )  # fmt: skip
 
 

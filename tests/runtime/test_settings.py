@@ -42,7 +42,7 @@ def test_everything_can_be_set() -> None:
 
 def test_every_wrong_variable_is_named_in_one_error_with_its_remedy() -> None:
     wrong = {
-        "POSTROAD_DATABASE_URL": "mysql://u:hush@h/d", "POSTROAD_BROKER_URL": "postgres:", "POSTROAD_SCHEMA": "Road",
+        "POSTROAD_DATABASE_URL": "mysql://u:hush@h/d", "POSTROAD_BROKER_URL": "kafka:", "POSTROAD_SCHEMA": "Road",
         "POSTROAD_ROLES": "fly", "POSTROAD_TOPOLOGY": "maybe", "POSTROAD_GRACE_SECONDS": "nan",
         "POSTROAD_POOL_SIZE": "1_0", "POSTROAD_HEALTH_PORT": "70000", "POSTROAD_LOG": "xml",
     }  # fmt: skip
@@ -124,6 +124,18 @@ def test_only_what_the_roles_need_is_required(roles: set[Role], missing: set[str
 def test_an_act_may_need_the_broker_alone() -> None:
     broker = {"POSTROAD_BROKER_URL": "amqp://h"}
     assert read_settings(broker, needs=frozenset({Need.BROKER})).broker_url == "amqp://h"
+
+
+def test_the_transport_without_a_broker_is_one_word_and_what_protects_a_broker_is_refused_beside_it() -> None:
+    without = {**BOTH, "POSTROAD_BROKER_URL": "postgres:"}
+    assert read_settings(without).broker_url == "postgres:"
+    for url in ("postgres://u:hush@h/d", "postgres:other", "postgresql://h/d"):
+        with pytest.raises(SettingsError, match="POSTROAD_BROKER_URL") as caught:
+            read_settings({**without, "POSTROAD_BROKER_URL": url})
+        assert "hush" not in str(caught.value)
+        assert "postgres:" in str(caught.value)
+    with pytest.raises(SettingsError, match="POSTROAD_VOUCH"):
+        read_settings({**without, "POSTROAD_VOUCH": "on"})
 
 
 def test_a_misspelt_setting_is_an_error_and_a_stranger_is_kept_for_a_warning() -> None:

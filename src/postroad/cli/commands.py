@@ -32,7 +32,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def build(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command tree. The demo is imported only when `arguments` ask for it: it brings servers along."""
+    """The command tree. What brings servers along is imported only when `arguments` ask for it."""
     app = typer.Typer(
         name="postroad", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
         help="Reliable messaging on PostgreSQL and RabbitMQ: outbox (relay), inbox (idempotent consumer), retries and "
@@ -58,15 +58,22 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _add_demo(app: typer.Typer, arguments: Sequence[str]) -> None:
-    if list(arguments[:1]) == ["demo"] and find_spec("postroad.demo.command") is not None:
+    asked = list(arguments[:1]) if find_spec("postroad.demo.command") is not None else []
+    if asked == ["demo"]:
         from postroad.demo.command import demo
 
         app.command("demo")(demo)
     else:
-        app.command("demo", help="Send real flights from one service to another, and count what was lost.")(_no_demo)
+        app.command("demo", help="Send real flights from one service to another, and count what was lost.")(_not_here)
+    if asked == ["dev"]:
+        from postroad.cli.dev import dev
+
+        app.command("dev")(dev)
+    else:
+        app.command("dev", help="Keep a PostgreSQL of your own running, and print the settings to export.")(_not_here)
 
 
-def _no_demo() -> None:
+def _not_here() -> None:
     raise typer.Exit(int(Exit.USAGE))
 
 

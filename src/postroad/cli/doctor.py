@@ -40,6 +40,7 @@ def doctor(
             *await room.examine_database(settings, subject, author=author_role),
             *await room.examine_broker(settings, subject),
             *await room.examine_installation(settings),
+            *await room.examine_deliveries(settings, subject),
         ]
 
     findings = [*asyncio.run(examine()), *room.examine_management(settings, subject)]

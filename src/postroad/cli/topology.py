@@ -11,8 +11,11 @@ import typer
 from postroad.cli import show
 from postroad.cli.load import HELP, load
 
-app = typer.Typer(no_args_is_help=True, help="The exchanges, queues and bindings of an App on RabbitMQ.")
+app = typer.Typer(
+    no_args_is_help=True, help="What an App needs of its transport: exchanges, queues and bindings, or subscriptions."
+)
 _POLICIES: Final = "not checked: policies, time-outs and rights; see `postroad doctor`"
+_NO_BROKER: Final = "compared with the subscriptions in the database; there is no broker"
 Reference: TypeAlias = Annotated[str, typer.Argument(metavar="MODULE:APP", help=HELP)]
 
 
@@ -43,14 +46,21 @@ def show_(
 
 @app.command("apply")
 def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
-    """Declare it all on the broker, as a deploy does. Safe to repeat; what stands otherwise is refused, not changed."""
-    from postroad.runtime import operations
+    """Declare it all, as a deploy does. Safe to repeat; what stands otherwise on a broker is refused, not changed.
 
-    topology = load(reference).topology
-    asyncio.run(operations.apply_topology(operations.topology_settings(), topology))
+    With POSTROAD_BROKER_URL=postgres: the consumers subscribe to what the App declares, and to nothing else.
+    """
+    from postroad.runtime import operations
+    from postroad.runtime.settings import is_postgres
+    from postroad.transport.postgres.transport import subscriptions_in
+
+    topology, settings = load(reference).topology, operations.topology_settings()
+    asyncio.run(operations.apply_topology(settings, topology))
     counts = {
         "exchanges": len(topology.exchanges), "queues": len(topology.queues), "bindings": len(topology.bindings),
     }  # fmt: skip
+    if is_postgres(settings.broker_url):
+        counts = {"subscriptions": len(subscriptions_in(topology))}
     if json:
         show.document({"applied": counts})
     else:
@@ -59,18 +69,20 @@ def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
 
 @app.command("verify")
 def verify(reference: Reference, *, json: show.AsJson = False) -> None:
-    """Say what the broker lacks or has otherwise; exit code 1 where there is something.
+    """Say what the transport lacks or has otherwise; exit code 1 where there is something.
 
     AMQP shows what exists; with POSTROAD_MANAGEMENT_URL bindings, arguments and exchanges are compared too.
     """
     from postroad.runtime import operations
+    from postroad.runtime.settings import is_postgres
     from postroad.transport.amqp import NOT_CHECKED
 
     topology, settings = load(reference).topology, operations.topology_settings()
     found = list(asyncio.run(operations.verify_topology(settings, topology)))
-    if settings.management_url is not None:
+    without_broker = is_postgres(settings.broker_url)
+    if settings.management_url is not None and not without_broker:
         found += operations.compare_topology(settings, topology)
-    note = NOT_CHECKED if settings.management_url is None else _POLICIES
+    note = _NO_BROKER if without_broker else NOT_CHECKED if settings.management_url is None else _POLICIES
     if json:
         differences = [
             {"kind": one.kind, "name": one.name, "problem": one.problem, "remedy": one.remedy} for one in found
@@ -80,7 +92,26 @@ def verify(reference: Reference, *, json: show.AsJson = False) -> None:
         for one in found:
             show.line(one.line)
         if not found:
-            show.line("every exchange and queue exists")
+            show.line("every subscription stands" if without_broker else "every exchange and queue exists")
         sys.stderr.write(f"{note}\n")
     if found:
         raise typer.Exit(1)
+
+
+@app.command("retire")
+def retire(
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The name of a consumer that is gone for good.")],
+    *,
+    json: show.AsJson = False,
+) -> None:
+    """End the subscriptions of a consumer that is gone, and drop what waits for it. Over PostgreSQL alone.
+
+    Else events would be kept for it for ever. The log keeps them all the same, for as long as their retention says.
+    """
+    from postroad.runtime import operations
+
+    ended, dropped = asyncio.run(operations.retire_consumer(operations.topology_settings(), consumer))
+    if json:
+        show.document({"consumer": consumer, "subscriptions": ended, "deliveries": dropped})
+    else:
+        show.line(f"{consumer}: {ended} subscriptions ended, {dropped} waiting deliveries dropped")

@@ -11,6 +11,7 @@ from postroad.signals.catalog import DeliveryResult, DeliverySettled
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
+    from postroad.consume.arrival import Arrival
     from postroad.consume.attempt import Attempts, Outcome
     from postroad.signals import Signals
     from postroad.work.store import ClaimedRow
@@ -38,7 +39,7 @@ class Retries:
             Unavailable: the row could not be run now; it is given back, uncharged.
             LeaseLost: another worker has it.
         """
-        arrival = identified(self._attempts.consumer, resumed(row))
+        arrival = identified(self._attempts.consumer, self._arrival(row))
         began, given_back = self._clock.monotonic(), True
         try:
             async with self._attempts.lanes.hold(arrival.lane), self._attempts.seats:
@@ -50,15 +51,18 @@ class Retries:
         self._check(row, outcome)
         self._tell(arrival.event_type, RESULTS[outcome.end], began, outcome.reason)
 
+    def _arrival(self, row: ClaimedRow) -> Arrival:
+        return resumed(row)
+
     def _check(self, row: ClaimedRow, outcome: Outcome) -> None:
         if outcome.end is End.FENCED:
             raise LeaseLost("PR401", f"row {row.id} of work was claimed by another worker")
         if outcome.end is End.AWAY:
             self._attempts.away(outcome.reason)
-            raise Unavailable("PR301", f"the {outcome.reason} of consumer {self.queue!r} is away")
+            raise Unavailable("PR301", f"the {outcome.reason} of consumer {self._attempts.consumer.name!r} is away")
         if outcome.end not in RESULTS:
             raise Unavailable("PR304", f"row {row.id} of work is open elsewhere, or was interrupted")
 
     def _tell(self, event_type: str, result: DeliveryResult, began: float, reason: str) -> None:
         taken = self._clock.monotonic() - began
-        self._signals.emit(DeliverySettled(self.queue, event_type, result, taken, reason))
+        self._signals.emit(DeliverySettled(self._attempts.consumer.name, event_type, result, taken, reason))

@@ -15,9 +15,14 @@ import asyncpg
 from postroad.asyncpg import within
 from postroad.demo.departures import FlightCancelled, FlightDeparted
 from postroad.demo.flights import Flight, Malformed, read
+from postroad.errors import Unavailable
 
 CONNECTIONS: Final = 4
 REPORT_EVERY: Final = 25
+_LOST: Final = (
+    OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError,
+    asyncpg.InternalClientError, Unavailable,
+)  # fmt: skip
 INSERT = """
 INSERT INTO flight (flight_id, carrier, origin, destination, delay_minutes) VALUES ($1, $2, $3, $4, $5)
 """
@@ -42,6 +47,40 @@ async def stage(connection: asyncpg.Connection[asyncpg.Record], flight: Flight) 
         await within(connection).publish(event_of(flight), key=flight.flight_id, occurred_at=flight.occurred)
 
 
+class Writer:
+    """One connection of the author's, made anew where the database was lost."""
+
+    def __init__(self, url: str) -> None:
+        """Write to the database at `url`."""
+        self._url = url
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+
+    async def write(self, flight: Flight) -> bool:
+        """Stage `flight`; False where it was there before.
+
+        Where the connection is lost nobody knows whether the transaction was committed: it is tried again, and what
+        is there then is this one.
+        """
+        doubt = False
+        while True:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await asyncpg.connect(self._url)
+                await stage(self._connection, flight)
+            except asyncpg.UniqueViolationError:
+                return doubt
+            except _LOST:
+                doubt = True
+                await asyncio.sleep(0.1)
+            else:
+                return True
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+
 class Author:
     """Stages the lines of a file as far as it is allowed to, and says on standard output how far it came."""
 
@@ -58,15 +97,13 @@ class Author:
         self._limit = max(self._limit, limit)
         self._more.set()
 
-    async def work(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    async def work(self, writer: Writer) -> None:
         """Stage line after line until the file ends; several of these share it."""
         while (line := await self._next()) is not None:
             if isinstance(line, Malformed):
                 say(malformed=[line.line, line.reason])
                 continue
-            try:
-                await stage(connection, line)
-            except asyncpg.UniqueViolationError:
+            if not await writer.write(line):
                 say(repeated=line.flight_id)
                 continue
             self.staged += 1
@@ -93,20 +130,20 @@ async def main(path: Path, url: str) -> None:
     author = Author(path)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    connections = [await asyncpg.connect(url) for _ in range(CONNECTIONS)]
+    writers = [Writer(url) for _ in range(CONNECTIONS)]
 
     async def obey() -> None:
         while line := await reader.readline():
             author.allow(int(line))
 
     async def write() -> None:
-        await asyncio.gather(*(author.work(connection) for connection in connections))
+        await asyncio.gather(*(author.work(writer) for writer in writers))
         say(staged=author.staged, done=True)
         reader.feed_eof()
 
     await asyncio.gather(obey(), write())
-    for connection in connections:
-        await connection.close()
+    for writer in writers:
+        await writer.close()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from postroad.demo.fleet import Fleet, Member, Role
+from postroad.testing.servers import PostgresServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroad.testing.servers import RabbitNode
 
 ARMED_AFTER: Final = 5
@@ -23,6 +26,7 @@ class Fault(StrEnum):
     CRASHES_BEFORE_ACK = "crashes_between_commit_and_ack"
     CRASHES_BEFORE_DELETE = "crashes_between_confirm_and_delete"
     BROKER_RESTARTS = "broker_restarts"
+    DATABASE_RESTARTS = "database_restarts"
 
 
 PLAN: Final = (
@@ -30,6 +34,7 @@ PLAN: Final = (
     Fault.CRASHES_BEFORE_DELETE, Fault.BROKER_RESTARTS, Fault.DISPATCHER_KILLS, Fault.CONSUMER_KILLS,
     Fault.DISPATCHER_KILLS,
 )  # fmt: skip
+WITHOUT_BROKER: Final = tuple(Fault.DATABASE_RESTARTS if fault is Fault.BROKER_RESTARTS else fault for fault in PLAN)
 _KILLS = {Fault.CONSUMER_KILLS: Role.CONSUMER, Fault.DISPATCHER_KILLS: Role.DISPATCHER}
 _ARMED = {
     Fault.CRASHES_BEFORE_ACK: (Role.CONSUMER, "committed"),
@@ -45,22 +50,23 @@ class Gate:
     at: int
 
 
-def gates(lines: int) -> list[Gate]:
+def gates(lines: int, plan: Sequence[Fault] = PLAN) -> list[Gate]:
     """The plan, spread evenly over a file of so many lines."""
-    share = lines / (len(PLAN) + 1)
-    return [Gate(fault, int(share * number)) for number, fault in enumerate(PLAN, start=1)]
+    share = lines / (len(plan) + 1)
+    return [Gate(fault, int(share * number)) for number, fault in enumerate(plan, start=1)]
 
 
 class Chaos:
     """Deals the faults of a plan one after the other."""
 
-    def __init__(self, fleet: Fleet, rabbit: RabbitNode, lines: int) -> None:
-        """Prepare the plan for a file of `lines` lines."""
+    def __init__(self, fleet: Fleet, carrier: RabbitNode | PostgresServer, lines: int) -> None:
+        """Prepare the plan for a file of `lines` lines; `carrier` is what the events travel over, to be restarted."""
         self._fleet = fleet
-        self._rabbit = rabbit
-        self._gates = gates(lines)
+        self._carrier = carrier
+        plan = WITHOUT_BROKER if isinstance(carrier, PostgresServer) else PLAN
+        self._gates = gates(lines, plan)
         self._armed: Member | None = None
-        self.dealt: Counter[Fault] = Counter(dict.fromkeys(Fault, 0))
+        self.dealt: Counter[Fault] = Counter(dict.fromkeys(plan, 0))
 
     @property
     def next_gate(self) -> Gate | None:
@@ -85,16 +91,16 @@ class Chaos:
         return gate.at * 2 // 3 if gate.fault in _KILLS else gate.at // 2
 
     def _deal(self, fault: Fault) -> bool:
-        if fault is Fault.BROKER_RESTARTS:
-            return self._restart_broker()
+        if fault in {Fault.BROKER_RESTARTS, Fault.DATABASE_RESTARTS}:
+            return self._restart()
         if fault in _KILLS:
             return any(self._fleet.kill_while_holding(member) for member in self._fleet.members(_KILLS[fault]))
         return self._crash(*_ARMED[fault])
 
-    def _restart_broker(self) -> bool:
-        before = self._rabbit.pid
-        self._rabbit.restart()
-        return self._rabbit.pid != before
+    def _restart(self) -> bool:
+        before = self._carrier.pid
+        self._carrier.restart()
+        return self._carrier.pid != before
 
     def _crash(self, role: Role, point: str) -> bool:
         """Arm one process at its first call; dealt once the operating system reports its death by its own hand."""

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from postroad.demo import flights, report
 from postroad.demo.road import CONSUMER_APP, Outcome, Road
 from postroad.demo.road import Progress as Travelled
-from postroad.demo.servers import Servers, refuse_what_cannot_run
+from postroad.demo.servers import EMBEDDED, Servers, refuse_what_cannot_run
 from postroad.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 def demo(  # noqa: PLR0917 - typer reads the options from the signature
     csv: Annotated[Path | None, typer.Option(help="Flights with nycflights13's columns; plain or gzip CSV.")] = None,
     broker: Annotated[
-        str, typer.Option(help="auto (a private RabbitMQ) or a URL; embedded (PostgreSQL alone) is not built yet.")
-    ] = "auto",
-    chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes and restart the broker on the way.")] = False,  # noqa: FBT002
+        str, typer.Option(help="embedded (PostgreSQL alone), auto (a private RabbitMQ) or the URL of a RabbitMQ.")
+    ] = EMBEDDED,
+    chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes and restart what carries the events.")] = False,  # noqa: FBT002
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end.")] = False,  # noqa: FBT002
     keep: Annotated[bool, typer.Option("--keep", help="Keep databases and logs, and say where they lie.")] = False,  # noqa: FBT002
 ) -> None:
     """Send real flights from one service to another, and count what was lost or doubled.
 
-    Two services with a database each: one writes flights and publishes their events in the same transaction
-    (outbox), the other keeps a projection of them (inbox, idempotent consumer). Exit code 0: nothing lost, nothing
+    One service writes flights and publishes their events in the same transaction (outbox), the other keeps a
+    projection of them (inbox, idempotent consumer). With a RabbitMQ each has a database of its own, else they share
+    one. Exit code 0: nothing lost, nothing
     doubled; 1: something was; 2: the file holds lines that are no flights (the rest went through).
     """
     outcome = run_demo(csv or flights.SAMPLE, broker=broker, chaos=chaos, keep=keep)
@@ -51,7 +52,7 @@ def demo(  # noqa: PLR0917 - typer reads the options from the signature
 
 
 def run_demo(
-    csv: Path, *, broker: str = "auto", chaos: bool = False, keep: bool = False, consumer_app: str = CONSUMER_APP
+    csv: Path, *, broker: str = EMBEDDED, chaos: bool = False, keep: bool = False, consumer_app: str = CONSUMER_APP
 ) -> Outcome:
     """Run the demo on servers of its own and return what came of it.
 
@@ -59,8 +60,8 @@ def run_demo(
         UsageError: the file is no CSV of flights, or no broker can be had here.
         Unavailable: a server or process did not start.
     """
-    if chaos and broker != "auto":
-        raise UsageError("PR107", "--chaos restarts a broker of its own; use --broker auto")
+    if chaos and broker not in {EMBEDDED, "auto"}:
+        raise UsageError("PR107", "--chaos restarts servers of its own; use --broker embedded or auto")
     try:
         next(flights.read(csv), None)
     except flights.UnreadableFile as error:
@@ -92,7 +93,7 @@ def _bar(console: Console) -> Iterator[Callable[[Travelled], None]]:
         TextColumn("{task.fields[note]}"),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        start = progress.add_task("starting two databases and a broker", total=None, note="")
+        start = progress.add_task("starting the servers", total=None, note="")
         staged = progress.add_task("staged", total=None, visible=False, note="")
         settled = progress.add_task("handled", total=None, visible=False, note="")
 

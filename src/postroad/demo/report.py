@@ -50,7 +50,7 @@ def _story(outcome: Outcome) -> list[str]:
     verdict = outcome.verdict
     story = [
         f"{verdict.rows:,} flights were written and {outcome.published:,} events published, one transaction each.",
-        f"{outcome.confirmed:,} were confirmed by the broker and routed; {outcome.handled:,} were handled.",
+        f"{outcome.confirmed:,} were confirmed and routed; {outcome.handled:,} were handled.",
         f"{outcome.duplicates:,} duplicates had no effect; {outcome.quarantined:,} events are in quarantine.",
         *(f"Fault: {name.replace('_', ' ')}: {count}" for name, count in outcome.faults.items() if count),
         *(f"Line {line.line} was left out: {line.reason}." for line in outcome.malformed[:10]),

@@ -19,6 +19,7 @@ from postroad.demo.chaos import Chaos
 from postroad.demo.fleet import Fleet, Program, Role, inherited
 from postroad.demo.servers import SCHEMA, Servers
 from postroad.errors import Unavailable
+from postroad.runtime.settings import is_postgres
 from postroad.testing.process import wait_until
 
 QUEUE: Final = "punctuality.projection"
@@ -116,7 +117,8 @@ class Road:
         self._clock = clock
         self._lines = sum(1 for _ in flights.read(csv))
         self.fleet = Fleet(folder, self._programs(consumer_app, chaos=chaos))
-        self._chaos = Chaos(self.fleet, servers.rabbit, self._lines) if chaos and servers.rabbit else None
+        carrier = servers.rabbit or (servers.postgres if is_postgres(servers.broker_url) else None)
+        self._chaos = Chaos(self.fleet, carrier, self._lines) if chaos and carrier else None
         self.progress = Progress(self._lines)
 
     def _programs(self, consumer_app: str, *, chaos: bool) -> dict[Role, Program]:
@@ -202,12 +204,12 @@ class Road:
         self.progress.settled = min(sum(one.settled for one in self.fleet.gauges().values()), self._lines)
 
     def _drained(self) -> bool:
+        sent, heard = self._servers.producer.database, self._servers.consumer.database
         return (
             self.fleet.held() == 0
-            and self._count(_WAITING, "flights") == 0
-            and self._count(_DELAYED, "punctuality") == 0
-            and self._count(_SEEN, "punctuality") + self._count(_QUARANTINED, "punctuality")
-            >= self._count(_PUBLISHED, "flights")
+            and self._count(_WAITING, sent) == 0
+            and self._count(_DELAYED, heard) == 0
+            and self._count(_SEEN, heard) + self._count(_QUARANTINED, heard) >= self._count(_PUBLISHED, sent)
             and self._queued() == 0
         )
 
@@ -215,6 +217,8 @@ class Road:
         return int(self._servers.postgres.execute(question, database=database)[0][0])
 
     def _queued(self) -> int:
+        if is_postgres(self._servers.broker_url):
+            return 0  # What is under way is among the rows that were counted.
         connection = pika.BlockingConnection(pika.URLParameters(self._servers.broker_url))
         try:
             return int(connection.channel().queue_declare(QUEUE, passive=True).method.message_count)
@@ -222,17 +226,18 @@ class Road:
             connection.close()
 
     def _outcome(self, author: Author, took: float) -> Outcome:
-        published = self._count(_PUBLISHED, "flights")
+        sent, heard = self._servers.producer.database, self._servers.consumer.database
+        published = self._count(_PUBLISHED, sent)
         counted = self.fleet.gauges().values()
         faults = {str(fault): count for fault, count in self._chaos.dealt.items()} if self._chaos else {}
         skip = frozenset(line.line for line in author.malformed)
         owners = {"producer": self._servers.producer.owner, "consumer": self._servers.consumer.owner}
         return Outcome(
             published=published,
-            confirmed=published - self._count(_WAITING, "flights"),
-            handled=self._count(_HANDLED, "punctuality"),
+            confirmed=published - self._count(_WAITING, sent),
+            handled=self._count(_HANDLED, heard),
             duplicates=sum(one.duplicates for one in counted),
-            quarantined=self._count(_QUARANTINED, "punctuality"),
+            quarantined=self._count(_QUARANTINED, heard),
             seconds=round(took, 3),
             faults={
                 **faults,

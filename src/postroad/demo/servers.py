@@ -1,4 +1,4 @@
-"""What the example runs on: two databases, each with its roles and tables, and a broker."""
+"""What the example runs on: a database for each service and a broker, or one that both share and no broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from postroad.errors import UsageError
+from postroad.runtime.settings import POSTGRES
 from postroad.sql.migrations import Roles, migrate
 from postroad.testing.servers import PostgresServer, RabbitNode, rabbitmq_remedy
 
 SCHEMA: Final = "postroad"
+EMBEDDED: Final = "embedded"
 DAYS_AHEAD: Final = 3
 PRODUCER_TABLES = """
 CREATE TABLE flight (
@@ -35,6 +37,7 @@ GRANT SELECT, INSERT, UPDATE ON flight_seen, carrier_punctuality TO punctuality_
 class Service:
     """One service's database, as each of its roles reaches it."""
 
+    database: str
     owner: str
     runtime: str
     author: str
@@ -46,23 +49,22 @@ def refuse_what_cannot_run(broker: str) -> None:
     Raises:
         UsageError: PR107, it says what to install or to give instead.
     """
-    if broker == "embedded":
-        raise UsageError("PR107", "the transport over PostgreSQL alone is not built yet; use --broker auto or a URL")
     remedy = rabbitmq_remedy() if broker == "auto" else None
     if remedy:
-        raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, or give --broker amqp://...")
+        what = "or give --broker amqp://..., or --broker embedded, which needs PostgreSQL alone"
+        raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, {what}")
 
 
 class Servers:
     """The servers of one demo: started on entry, stopped and removed on exit (unless they are to be kept)."""
 
     def __init__(self, folder: Path, *, broker: str) -> None:
-        """Keep everything below `folder`; `broker` is auto, embedded, or a URL."""
+        """Keep everything below `folder`; `broker` is embedded (none), auto (a RabbitMQ of its own), or a URL."""
         self._folder = folder
         self._broker = broker
         self._stack = ExitStack()
         self.rabbit: RabbitNode | None = None
-        self.broker_url = broker
+        self.broker_url = POSTGRES if broker == EMBEDDED else broker
 
     def __enter__(self) -> Self:
         """Start what is needed; ask `refuse_what_cannot_run` before."""
@@ -83,15 +85,18 @@ class Servers:
             self.rabbit = self._stack.enter_context(RabbitNode(self._folder / "rabbitmq"))
             self.broker_url = self.rabbit.url()
         self.producer = self._service("flights", PRODUCER_TABLES)
-        self.consumer = self._service("punctuality", CONSUMER_TABLES)
+        shared = "flights" if self._broker == EMBEDDED else None  # That transport joins Apps of one database.
+        self.consumer = self._service("punctuality", CONSUMER_TABLES, database=shared)
 
-    def _service(self, name: str, tables: str) -> Service:
+    def _service(self, name: str, tables: str, *, database: str | None = None) -> Service:
         runtime, author = f"{name}_runtime", f"{name}_author"
         self.postgres.add_role(runtime)
         self.postgres.add_role(author)
-        self.postgres.create_database(name)
-        owner = self.postgres.url(name)
+        if database is None:
+            self.postgres.create_database(name)
+        place = database or name
+        owner = self.postgres.url(place)
         roles = Roles(runtime=runtime, author=author)
         asyncio.run(migrate(owner, schema=SCHEMA, roles=roles, days_ahead=DAYS_AHEAD))
-        self.postgres.execute(tables, database=name)
-        return Service(owner, self.postgres.url(name, runtime), self.postgres.url(name, author))
+        self.postgres.execute(tables, database=place)
+        return Service(place, owner, self.postgres.url(place, runtime), self.postgres.url(place, author))

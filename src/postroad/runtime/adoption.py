@@ -9,6 +9,7 @@ from postroad.errors import UsageError
 from postroad.outbox import installation
 from postroad.outbox.bond import HELD
 from postroad.runtime.operations import connected
+from postroad.runtime.settings import is_postgres
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.transport.amqp import AmqpSettings
@@ -57,7 +58,11 @@ async def examine(settings: Settings) -> Bound:
         AccessRefused: database or broker refuse.
         SchemaError: the schema does not serve this release.
         Unavailable: one of them is away.
+        UsageError: PR107, no broker carries events.
     """
+    if is_postgres(settings.broker_url):
+        message = "POSTROAD_BROKER_URL is postgres:, so there is no broker to be bound to"
+        raise UsageError("PR107", f"{message}: a copy of this database reaches its own consumers alone")
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
         row, waits = await drive(_looked(settings.schema), AsyncpgHand(connection))

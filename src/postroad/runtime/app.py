@@ -18,7 +18,7 @@ from postroad.consume import Attempts, ConsumerService, Retries
 from postroad.consume import collector as collectors
 from postroad.consume.alone import Alone
 from postroad.consume.collector import Collector
-from postroad.errors import PostroadError, TopologyError, UsageError
+from postroad.errors import PostroadError, UsageError
 from postroad.events import Subscribers
 from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
@@ -30,14 +30,14 @@ from postroad.runtime.exits import Exit
 from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.observers import observers
-from postroad.runtime.operations import tls_of
 from postroad.runtime.process import Process
+from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.serve import fast_loop, serve, tell
-from postroad.runtime.settings import Role, Settings, TopologyMode, Vouch, read_settings
+from postroad.runtime.settings import Role, Settings, read_settings
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
-from postroad.transport.amqp import AmqpSettings, AmqpTransport
-from postroad.transport.topology import dead_letter_queue, replay_exchange
+from postroad.transport.amqp import AmqpTransport
+from postroad.transport.topology import dead_letter_queue
 from postroad.work.claimer import Claimer
 from postroad.work.settings import WorkSettings
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from postroad.signals import Sink
     from postroad.sql.drive import Transactions
     from postroad.transport.topology import Topology
+    from postroad.work.lane import Handler
 
 
 _SPARE_CONNECTIONS: Final = 6
@@ -214,34 +215,21 @@ class Wires:
         self._dispatch: Dispatcher | None = None
         self._bond: Bond | None = None
 
-    def road(self, process: Process) -> AmqpTransport | None:
+    def road(self, process: Process, database: Database | None) -> AnyTransport | None:
         """See `Wiring.road`."""
-        settings = process.settings
-        if not self._consumes(settings) and not self._dispatches(settings):
+        if not self._consumes(process.settings) and not self._dispatches(process.settings):
             return None
-        return AmqpTransport(
-            settings.broker_url, owner=process.tasks, signals=process.signals, clock=process.clock,
-            chance=process.chance, settings=AmqpSettings(
-                name=self._declared.name, tls=tls_of(settings), vouch=settings.vouch is Vouch.ON
-            ),
-        )  # fmt: skip
+        return road_of(process, database, name=self._declared.name)
 
     async def prepare(self, road: Road, settings: Settings) -> None:
         """See `Wiring.prepare`.
 
         Raises:
             SettingsError: the broker does not vouch for the user that publishes are to name.
-            TopologyError: the broker lacks something, or has it otherwise.
+            TopologyError: the transport lacks something, or has it otherwise.
         """
-        assert isinstance(road, AmqpTransport)
-        topology = self._declared.topology()
-        if settings.topology is TopologyMode.APPLY:
-            await road.apply(topology)
-        else:
-            await _verify(road, topology)
-        if self._dispatches(settings):
-            for producer in self._declared.producers:
-                await road.prove_user(replay_exchange(producer.name))
+        assert isinstance(road, AnyTransport)
+        await prepare(road, settings, self._declared, dispatches=self._dispatches(settings))
 
     def services(self, ground: Ground) -> list[tuple[Service, bool]]:
         """See `Wiring.services`."""
@@ -304,15 +292,21 @@ class Wires:
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
-        claimer = self._claimer(ground, database) if Role.WORK in roles else None
-        services = [] if claimer is None else [self._gated(ground, claimer.name, lambda: claimer)]
+        deliveries = delivery_handlers(ground, self._attempts, database.manager)
+        claimer = self._claimer(ground, database, deliveries) if deliveries or Role.WORK in roles else None
+        services: list[Service] = []
+        if claimer is not None:
+            services.append(self._gated(ground, claimer.name, lambda: claimer))
+            services += attached(ground, claimer, deliveries, database.manager)
+        retrying = claimer if Role.WORK in roles else None
         if Role.CONSUME in roles and ground.transport is not None:
             services += [
                 self._gated(
-                    ground, f"consumer:{one.consumer.name}", partial(self._consumer, ground, database, one, claimer)
+                    ground, f"consumer:{one.consumer.name}", partial(self._consumer, ground, database, one, retrying)
                 )
                 for one in self._attempts
             ]
+        if Role.CONSUME in roles and ground.transport is not None and ground.transport.abilities.dead_letters:
             services += [
                 self._gated(ground, f"collector:{one.name}", partial(self._collector, ground, database, one))
                 for one in self._declared.consumers
@@ -323,12 +317,14 @@ class Wires:
         """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
         return make() if self._bond is None else Gate(name, make, bond=self._bond, owner=ground.tasks)
 
-    def _claimer(self, ground: Ground, database: Database) -> Claimer:
-        handlers = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
+    def _claimer(self, ground: Ground, database: Database, deliveries: Mapping[str, Handler]) -> Claimer:
+        handlers: dict[str, Handler] = {**deliveries}
+        if Role.WORK in ground.settings.roles:
+            retries = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
+            handlers |= {handler.queue: handler for handler in retries}
         return Claimer(
-            database.manager, database.keeper, handlers={handler.queue: handler for handler in handlers},
-            signals=ground.signals, clock=ground.clock, owner=ground.tasks,
-            settings=WorkSettings(lease=ground.settings.worker_lease),
+            database.manager, database.keeper, handlers=handlers, signals=ground.signals, clock=ground.clock,
+            owner=ground.tasks, settings=WorkSettings(lease=ground.settings.worker_lease),
         )  # fmt: skip
 
     def _consumer(
@@ -368,14 +364,6 @@ class Wires:
 
     def _dispatches(self, settings: Settings) -> bool:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
-
-
-async def _verify(road: AmqpTransport, topology: Topology) -> None:
-    lacking = await road.verify(topology)
-    if lacking:
-        names = ", ".join(f"{one.kind} {one.name!r}" for one in lacking)
-        remedy = "run `postroad topology apply MODULE:APP` in the deploy, or set POSTROAD_TOPOLOGY=apply"
-        raise TopologyError("PR205", f"the broker lacks {names}; {remedy}")
 
 
 def _threaded(consumer: Consumer[Any], ground: Ground) -> Transactions[Any]:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-RESERVED: Final = frozenset({"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse"})
+RESERVED: Final = frozenset(
+    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers"}
+)
 _ARGUMENTS: Final = 2
 
 

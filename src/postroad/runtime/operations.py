@@ -15,7 +15,7 @@ from postroad.consume.release import released as release_delivery
 from postroad.errors import AccessRefused, SettingsError, Unavailable, UsageError
 from postroad.outbox.release import released as release_event
 from postroad.runtime.executor import Tasks
-from postroad.runtime.settings import Need, Settings, read_settings
+from postroad.runtime.settings import Need, Settings, is_postgres, read_settings
 from postroad.runtime.upkeep import Maintained, Upkeep
 from postroad.signals import Signals
 from postroad.sql import drive, migrations, pooler
@@ -26,6 +26,8 @@ from postroad.transport.amqp.compare import differences
 from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.management import read_vhost
 from postroad.transport.amqp.tls import Tls
+from postroad.transport.postgres import store as subscriptions
+from postroad.transport.postgres.transport import besides, lacking, subscriptions_in
 from postroad.work import Kept, list_quarantine, release
 
 if TYPE_CHECKING:
@@ -217,28 +219,65 @@ def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
     Raises:
         SettingsError: one is missing or wrong.
     """
-    return read_settings(os.environ if environment is None else environment, needs=frozenset({Need.BROKER}))
+    given = os.environ if environment is None else environment
+    settings = read_settings(given, needs=frozenset({Need.BROKER}))
+    return bound_settings(given) if is_postgres(settings.broker_url) else settings
 
 
 async def apply_topology(settings: Settings, topology: Topology) -> None:
-    """Declare everything on the broker. Safe to repeat; what stands otherwise is refused, never changed.
+    """Declare everything on the transport. Safe to repeat; what stands otherwise is refused, never changed.
+
+    Over PostgreSQL the consumers' subscriptions are what `topology` says, and no others.
 
     Raises:
         AccessRefused: the user may not declare.
         TopologyError: something stands otherwise (406); the text says what.
         Unavailable: the broker is away.
     """
-    await admin_transport(settings).apply(topology)
+    if not is_postgres(settings.broker_url):
+        await admin_transport(settings).apply(topology)
+        return
+    wanted = subscriptions_in(topology)
+    consumers = {consumer for consumer, _ in wanted}
+    async with connected(settings) as connection, connection.transaction():
+        await migrations.check(connection, schema=settings.schema)
+        await drive(subscriptions.subscribe(settings.schema, consumers, wanted), AsyncpgHand(connection))
 
 
 async def verify_topology(settings: Settings, topology: Topology) -> Sequence[Difference]:
-    """What the broker lacks, as far as AMQP shows it.
+    """What the broker lacks, as far as AMQP shows it; over PostgreSQL, every difference.
 
     Raises:
         AccessRefused: the user may not even look.
         Unavailable: the broker is away.
     """
-    return await admin_transport(settings).verify(topology)
+    if not is_postgres(settings.broker_url):
+        return await admin_transport(settings).verify(topology)
+    wanted = subscriptions_in(topology)
+    async with connected(settings) as connection:
+        await migrations.check(connection, schema=settings.schema)
+        standing = await drive(subscriptions.subscriptions(settings.schema), AsyncpgHand(connection))
+    return [*lacking(wanted, standing), *besides(wanted, standing)]
+
+
+async def retire_consumer(settings: Settings, consumer: str) -> tuple[int, int]:
+    """End the subscriptions of a consumer that is gone, and drop what waits for it; how many of either.
+
+    Raises:
+        AccessRefused: the role may not, or cannot connect.
+        SchemaError: the schema does not serve this release.
+        Unavailable: the database is away.
+        UsageError: PR107, a broker carries events, or there is nothing of that consumer.
+    """
+    if not is_postgres(settings.broker_url):
+        message = "on a broker a consumer that is gone is a queue: unbind and delete it there"
+        raise UsageError("PR107", f"{message}; this is for POSTROAD_BROKER_URL=postgres:")
+    async with connected(settings) as connection, connection.transaction():
+        await migrations.check(connection, schema=settings.schema)
+        ended, dropped = await drive(subscriptions.retire(settings.schema, consumer), AsyncpgHand(connection))
+    if not ended and not dropped:
+        raise UsageError("PR107", f"consumer {consumer!r} subscribes to nothing, and nothing waits for it")
+    return ended, dropped
 
 
 def compare_topology(settings: Settings, topology: Topology) -> Sequence[Difference]:

@@ -85,7 +85,7 @@ class Road(Transport, Protocol):
 class Wiring(Protocol):
     """What an App adds to a process: its own transport and services."""
 
-    def road(self, process: Process) -> Road | None:
+    def road(self, process: Process, database: Database | None) -> Road | None:
         """The transport, where the roles of the process need one."""
         ...
 
@@ -217,7 +217,7 @@ class Process:
         database = await self.database() if self.settings.database_url and self.settings.roles else None
         resources = await self._lifespan.__aenter__()
         self._alive = True
-        road = self._wiring.road(self)
+        road = self._wiring.road(self, database)
         if road is not None:
             await self._patient(road.connect)
             await self._wiring.prepare(road, self.settings)

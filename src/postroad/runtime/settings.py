@@ -18,6 +18,8 @@ from postroad.errors import SettingsError
 from postroad.hosts import each_host
 
 PREFIX: Final = "POSTROAD_"
+POSTGRES: Final = "postgres:"
+"""The broker URL of the transport without a broker."""
 
 
 class Role(StrEnum):
@@ -111,10 +113,17 @@ def _postgres_url(text: str) -> str:
 
 
 def _broker_url(text: str) -> str:
-    if text.partition(":")[0] == "postgres":
-        raise _Wrong("names the PostgreSQL transport, which comes with a later release; give amqp://... or amqps://...")
-    _parts(text, ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
+    if is_postgres(text):
+        return text
+    if text.startswith(POSTGRES):
+        raise _Wrong("names a database; the PostgreSQL transport is `postgres:` alone: it is the database's own")
+    _parts(text, ("amqp", "amqps"), f"amqp://user:password@host:5672/vhost, or {POSTGRES} for PostgreSQL alone")
     return text
+
+
+def is_postgres(broker_url: str) -> bool:
+    """Whether the URL names the transport without a broker."""
+    return broker_url == POSTGRES
 
 
 def _http_url(text: str) -> str:
@@ -235,7 +244,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("POSTROAD_DIRECT_URL", "direct_url", _postgres_url, "the database URL",
             "the same database past any pooler: heartbeats and session locks"),
     Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to dispatch and consume",
-            "the broker: amqp:// or amqps:// (`postgres:` comes with a later release)"),
+            "the transport: amqp:// or amqps:// (RabbitMQ), or `postgres:` (the database, for Apps that share it)"),
     Setting("POSTROAD_BROKER_CA", "broker_ca", _file, "the system's",
             "for amqps://, the authorities that the broker's certificate must come from (PEM)"),
     Setting("POSTROAD_BROKER_CERT", "broker_cert", _file, "not set",
@@ -276,7 +285,7 @@ ELSEWHERE: Final = ("POSTROAD_DEBUG", "POSTROAD_RUNTIME_ROLE", "POSTROAD_AUTHOR_
 _PRIVATE: Final = ("POSTROAD_TEST_", "POSTROAD_DEMO_", "POSTROAD_BENCH_")
 _MISSING: Final = {
     "POSTROAD_DATABASE_URL": "is not set; give postgresql://user:password@host:5432/name",
-    "POSTROAD_BROKER_URL": "is not set; give amqp://user:password@host:5672/vhost (`postgres:` comes later)",
+    "POSTROAD_BROKER_URL": "is not set; give amqp://user:password@host:5672/vhost, or `postgres:` for PostgreSQL alone",
 }
 
 
@@ -335,6 +344,8 @@ def _useless(values: Mapping[str, Any]) -> list[str]:
         problems.append(f"{' and '.join(given)} would protect nothing: POSTROAD_BROKER_URL is not amqps://")
     if "broker_key" in values and "broker_cert" not in values:
         problems.append("POSTROAD_BROKER_KEY needs POSTROAD_BROKER_CERT")
+    if is_postgres(url) and values.get("vouch") is Vouch.ON:
+        problems.append("POSTROAD_VOUCH=on means nothing with POSTROAD_BROKER_URL=postgres:, where no broker vouches")
     return problems
 
 

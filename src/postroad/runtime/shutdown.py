@@ -102,12 +102,12 @@ class Tally:
         self.given_back = 0
 
     def __call__(self, signal: Signal) -> None:
-        """Hear of a settled delivery, row or background task; a retry is counted as the delivery that it is."""
+        """Hear of a settled delivery, row or background task; rows that are deliveries are counted as those."""
         if not self._told.begun:
             return
         if isinstance(signal, DeliverySettled):
             self._count(given_back=signal.result is DeliveryResult.GIVEN_BACK)
-        elif isinstance(signal, WorkSettled) and signal.kind != "retry":
+        elif isinstance(signal, WorkSettled) and signal.kind not in {"retry", "delivery"}:
             self._count(given_back=signal.result in _INTERRUPTED)
         elif isinstance(signal, ExecutorSettled) and signal.result != "cancelled":
             self._count(given_back=False)

@@ -166,8 +166,8 @@ class Manager:
     ) -> Self:  # fmt: skip
         """Open the pool and prove that the database answers; a statement may take `patience`, handlers' too.
 
-        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`). `locks` is
-        what `lock` takes them from.
+        It finds out by itself whether a transaction pooler stands in between, and what it can do (see `pooler`).
+        `locks` is what `lock` takes them from.
 
         Raises:
             AccessRefused: wrong password, role or database name.

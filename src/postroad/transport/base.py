@@ -135,8 +135,23 @@ class Intake(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """Where transports differ within the promise: what is wired asks, and so do the tests that all of them pass."""
+
+    dead_letters: bool  # it takes messages out by itself, into a queue beside each consumer's
+    blocks: bool  # it may take no publishes for a while although it is connected
+    requeue_keeps_order: bool  # what is given back comes again where it was, whatever else was given back
+    tags_outlive_cut: bool  # what was taken may still be acked after a connection was lost
+
+
 class Transport(Protocol):
     """A road between Apps."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """Where it differs from others."""
+        ...
 
     def publisher(self) -> Publisher:
         """The one publisher of this process, bound to the running loop."""

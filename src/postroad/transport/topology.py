@@ -40,6 +40,21 @@ def owner_of(event_type: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What the transport lacks, and what to do about it. `kind` is exchange, queue or subscription."""
+
+    kind: str
+    name: str
+    problem: str
+    remedy: str
+
+    @property
+    def line(self) -> str:
+        """All of it on one line."""
+        return f"{self.kind} {self.name!r} {self.problem}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """A durable exchange. One that is not `owned` is declared only where it is missing: its owner has the last word."""
 

@@ -179,7 +179,8 @@ FROM {schema}.work
 WHERE state = 'running' AND worker IS NOT NULL;
 
 -- name: recover
--- Gives back what dead workers were running: suspect, and charged only if it ran alone.
+-- Gives back what dead workers were running: suspect, and charged only if it ran alone. A delivery is never suspect
+-- here: its consumer counts the starts of what comes again, as it does with a broker.
 WITH lost AS MATERIALIZED (
     SELECT id
     FROM {schema}.work
@@ -189,7 +190,8 @@ WITH lost AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), moved AS (
     UPDATE {schema}.work
-    SET state = 'ready', attempt = attempt + CASE WHEN suspect > 0 THEN 1 ELSE 0 END, suspect = suspect + 1,
+    SET state = 'ready', attempt = attempt + CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END,
+        suspect = suspect + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END,
         worker = NULL, token = NULL, started_at = NULL,
         history = (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object(

@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from postroad.clock import seconds
-from postroad.runtime import app
+from postroad.runtime import roads
 from postroad.signals.catalog import (
     DeadLetterCollected,
     DeliveriesCommitted,
@@ -41,7 +41,7 @@ def prepare() -> list[Sink]:
         if name in os.environ
     }
     if limits:
-        app.AmqpSettings = functools.partial(AmqpSettings, **limits)  # type: ignore[attr-defined,assignment,arg-type]
+        roads.AmqpSettings = functools.partial(AmqpSettings, **limits)  # type: ignore[attr-defined,assignment,arg-type]
     if "ROAD_PATIENCE" in os.environ:
         manager.OWN_PATIENCE = seconds(float(os.environ["ROAD_PATIENCE"]))  # type: ignore[misc]
     if "ROAD_AT" not in os.environ:

@@ -21,9 +21,13 @@ from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.amqp.publisher import AmqpPublisher
 from postroad.transport.amqp.watch import Watch
 from postroad.transport.base import Incoming, Outgoing, Settled, Settlement
+from postroad.transport.postgres.intake import PostgresIntake
+from postroad.transport.postgres.publisher import PostgresPublisher
 from postroad.work import store as work
 
 SCHEMA = "postroad"
+INTAKES: Sequence[Any] = (AmqpIntake, PostgresIntake)
+PUBLISHERS: Sequence[Any] = (AmqpPublisher, PostgresPublisher)
 
 
 def _always(value: Any) -> Callable[..., Generator[None, None, Any]]:
@@ -66,20 +70,26 @@ def no_order_guard() -> None:
 
 def no_late_ack() -> None:
     """Deliveries are acked as they are taken."""
-    take, ack = AmqpIntake.take, AmqpIntake.ack
+    for kind in INTAKES:
+        _ack_as_taken(kind)
 
-    async def taken(self: AmqpIntake, most: int) -> Sequence[Incoming]:
-        batch = await take(self, most)
+
+def _ack_as_taken(kind: Any) -> None:
+    take, ack = kind.take, kind.ack
+
+    async def taken(self: Any, most: int) -> Sequence[Incoming]:
+        batch: Sequence[Incoming] = await take(self, most)
         ack(self, [incoming.tag for incoming in batch])
         return batch
 
-    AmqpIntake.take = taken  # type: ignore[method-assign]
-    AmqpIntake.ack = AmqpIntake.give_back = lambda *_: None  # type: ignore[method-assign]
+    kind.take = taken
+    kind.ack = kind.give_back = lambda *_: None
 
 
 def no_return() -> None:
-    """What would go back to the broker is acked."""
-    AmqpIntake.give_back = AmqpIntake.ack  # type: ignore[method-assign]
+    """What would go back is acked."""
+    for kind in INTAKES:
+        kind.give_back = kind.ack
 
 
 def no_identity() -> None:
@@ -98,8 +108,13 @@ def no_identity() -> None:
 
 def no_sequence() -> None:
     """What is handed over together goes out in another order."""
-    publish = AmqpPublisher.publish
-    AmqpPublisher.publish = lambda self, batch: publish(self, batch[::-1])  # type: ignore[method-assign]
+    for kind in PUBLISHERS:
+        _hand_over_reversed(kind)
+
+
+def _hand_over_reversed(kind: Any) -> None:
+    publish = kind.publish
+    kind.publish = lambda self, batch: publish(self, batch[::-1])
 
 
 def no_recovery() -> None:

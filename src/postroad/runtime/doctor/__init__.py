@@ -5,6 +5,7 @@ from __future__ import annotations
 from postroad.runtime.doctor.broker import examine_broker
 from postroad.runtime.doctor.checks import CHECKS
 from postroad.runtime.doctor.database import examine_database
+from postroad.runtime.doctor.deliveries import examine_deliveries
 from postroad.runtime.doctor.findings import Check, Finding, Severity
 from postroad.runtime.doctor.installation import examine_installation
 from postroad.runtime.doctor.managed import examine_management
@@ -12,5 +13,5 @@ from postroad.runtime.doctor.subject import Limits, Subject, examine_settings
 
 __all__ = [
     "CHECKS", "Check", "Finding", "Limits", "Severity", "Subject", "examine_broker", "examine_database",
-    "examine_installation", "examine_management", "examine_settings",
+    "examine_deliveries",     "examine_installation", "examine_management", "examine_settings",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from postroad.errors import PostroadError
 from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.database import nearby
 from postroad.runtime.operations import tls_of
+from postroad.runtime.settings import is_postgres
 from postroad.transport.amqp.admin import Session, depths, verify
 from postroad.transport.amqp.connection import Address, AmqpSettings
 from postroad.transport.topology import dead_letter_queue
@@ -34,6 +35,8 @@ async def examine_broker(settings: Settings, subject: Subject | None = None) -> 
     """Look at the broker over AMQP: what it is, and what it lacks of the App's topology. Changes nothing."""
     if not settings.broker_url:
         return [checks.BROKER.not_checked("POSTROAD_BROKER_URL is not set")]
+    if is_postgres(settings.broker_url):
+        return [checks.BROKER.ok("none: the database carries events")]
     try:
         address = Address.of(settings.broker_url)
         found = [judge_user(address)]

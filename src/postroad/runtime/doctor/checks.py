@@ -178,9 +178,22 @@ DEAD: Final = Check(
     "nothing yet, but nobody handles them", "run a process with the role consume: it puts them into quarantine",
 )  # fmt: skip
 
+DELIVERIES: Final = Check(
+    "deliveries.waiting", "over PostgreSQL, how many deliveries wait for each consumer, and how long the oldest has",
+    "nothing, but they are not handled",
+    "run a process of the consumer's App with the role consume; is it gone for good, `postroad topology retire NAME`",
+)  # fmt: skip
+FORMER: Final = Check(
+    "transport.former", "what still waits in a transport that carries events no more",
+    "nothing: deliveries in the database are run by processes with the role work; those in a broker's queues wait for"
+    " processes that take from it",
+    "for the database, run a process with the role work; for a broker, run the consumers against it until it is empty",
+)  # fmt: skip
+
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
     FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, QUARANTINE, BROKER, BROKER_VERSION, BROKER_USER, BROKER_RIGHTS,
     INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD,
+    DELIVERIES, FORMER,
 )  # fmt: skip
 """Every check, in the order of the report."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from postroad.errors import PostroadError
 from postroad.runtime import adoption
 from postroad.runtime.doctor import checks
+from postroad.runtime.settings import is_postgres
 
 if TYPE_CHECKING:
     from postroad.runtime.doctor.findings import Finding
@@ -17,6 +18,8 @@ async def examine_installation(settings: Settings) -> list[Finding]:
     """Look at what binds the database to the broker. Changes nothing."""
     if not settings.broker_url:
         return [checks.INSTALLATION.not_checked("POSTROAD_BROKER_URL is not set")]
+    if is_postgres(settings.broker_url):
+        return [checks.INSTALLATION.ok("no broker to be bound to")]
     try:
         bound = await adoption.examine(settings)
     except PostroadError as error:

@@ -12,6 +12,7 @@ from postroad.errors import PostroadError
 from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.upkeep import span
 from postroad.runtime.operations import tls_of
+from postroad.runtime.settings import is_postgres
 from postroad.transport.amqp.compare import differences
 from postroad.transport.amqp.connection import Address
 from postroad.transport.amqp.management import matches, read_vhost
@@ -40,6 +41,8 @@ def examine_management(settings: Settings, subject: Subject | None) -> list[Find
 
     What was not looked at is *not checked*, each by its name.
     """
+    if is_postgres(settings.broker_url):
+        return []
     if settings.management_url is None:
         return _unseen("POSTROAD_MANAGEMENT_URL is not set, and AMQP does not show it")
     if subject is None:

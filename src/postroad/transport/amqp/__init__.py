@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from postroad.transport.amqp.admin import NOT_CHECKED, Difference
+from postroad.transport.amqp.admin import NOT_CHECKED
 from postroad.transport.amqp.connection import AmqpSettings
 from postroad.transport.amqp.transport import AmqpTransport, TransportService
+from postroad.transport.topology import Difference
 
 __all__ = ["NOT_CHECKED", "AmqpSettings", "AmqpTransport", "Difference", "TransportService"]
 

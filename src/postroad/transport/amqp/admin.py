@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,28 +14,13 @@ from pika import exceptions, spec
 from postroad.errors import AccessRefused, SettingsError, Unavailable
 from postroad.transport.amqp import faults
 from postroad.transport.amqp.connection import Address, AmqpSettings, CoalescedConnection
-from postroad.transport.topology import Exchange, Queue, Topology
+from postroad.transport.topology import Difference, Exchange, Queue, Topology
 
 NOT_CHECKED: Final = (
     "not checked: bindings, arguments, policies and time-outs, which AMQP does not show; a missing binding shows as a"
     " returned publish, another argument as a refused apply"
 )
 """What `verify` cannot see; whoever prints its differences prints this too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What the broker lacks, and what to do about it. `kind` is exchange or queue."""
-
-    kind: str
-    name: str
-    problem: str
-    remedy: str
-
-    @property
-    def line(self) -> str:
-        """All of it on one line."""
-        return f"{self.kind} {self.name!r} {self.problem}; {self.remedy}"
 
 
 class Session:

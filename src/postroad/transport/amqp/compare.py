@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.transport.amqp.admin import Difference
+from postroad.transport.topology import Difference
 
 if TYPE_CHECKING:
     from postroad.transport.amqp.management import Seen, SeenExchange

@@ -19,11 +19,12 @@ from postroad.transport.amqp.handover import Bell, post
 from postroad.transport.amqp.intake import AmqpIntake
 from postroad.transport.amqp.marks import AmqpMarks, ThreadMarks
 from postroad.transport.amqp.publisher import AmqpPublisher
+from postroad.transport.base import Abilities
 
 if TYPE_CHECKING:
     from postroad.owner import OwnedThread, Owner, Readiness, Service
     from postroad.signals import Signals
-    from postroad.transport.topology import Topology
+    from postroad.transport.topology import Difference, Topology
 
 _MOST_PREFETCH: Final = 65_535  # basic.qos: an unsigned short; 0 would mean without limit.
 
@@ -34,6 +35,8 @@ class AmqpTransport:
     A caller whose loop is blocked costs no connection: heartbeats are answered on the transport's own thread.
     Publisher and intakes belong to the loop that runs when they are asked for, and work while the service runs.
     """
+
+    abilities = Abilities(dead_letters=True, blocks=True, requeue_keeps_order=True, tags_outlive_cut=False)
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class AmqpTransport:
         async with admin.Session(self._address, self._settings) as session:
             await admin.apply(session, topology)
 
-    async def verify(self, topology: Topology) -> list[admin.Difference]:
+    async def verify(self, topology: Topology) -> list[Difference]:
         """What the broker lacks of `topology`; see `admin.verify` and `admin.NOT_CHECKED`."""
         async with admin.Session(self._address, self._settings) as session:
             differences = await admin.verify(session, topology)
