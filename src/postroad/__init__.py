@@ -9,13 +9,17 @@ if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
     from postroad.consume import Delivery, consumer
     from postroad.events import Keep, Producer, Sensitive, Subscription
-    from postroad.failures import Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules
+    from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
     from postroad.retry import Backoff
     from postroad.runtime.app import App
+    from postroad.work.job import job
+    from postroad.work.run import BlockingRun, Run
 
 _ROOMS = {
     "App": "postroad.runtime.app",
     "Backoff": "postroad.retry",
+    "BlockingRun": "postroad.work.run",
+    "Cancel": "postroad.failures",
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
     "Drop": "postroad.failures",
@@ -25,10 +29,13 @@ _ROOMS = {
     "Quarantine": "postroad.failures",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
+    "Run": "postroad.work.run",
     "Sensitive": "postroad.events",
+    "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
     "consumer": "postroad.consume",
     "hours": "postroad.clock",
+    "job": "postroad.work.job",
     "minutes": "postroad.clock",
     "seconds": "postroad.clock",
 }
@@ -67,6 +74,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "App",
     "Backoff",
+    "BlockingRun",
+    "Cancel",
     "Delivery",
     "Dependency",
     "Drop",
@@ -76,10 +85,13 @@ __all__ = [
     "Quarantine",
     "Retry",
     "Rules",
+    "Run",
     "Sensitive",
+    "Snooze",
     "Subscription",
     "consumer",
     "hours",
+    "job",
     "minutes",
     "seconds",
 ]

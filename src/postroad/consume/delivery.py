@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import TypeVar
 
-from postroad.errors import UsageError
+from postroad.work.use import Kind, Resources, used
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True, default="Connection")
-Kind: TypeAlias = type[T]
-Resources: TypeAlias = "Mapping[type[Any], Any] | Callable[[type[Any]], Any]"
-"""The App's live objects, by their type: a mapping, or a function that finds one and raises `LookupError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +53,3 @@ class Delivery(Generic[Tx_co]):
             UsageError: the App has none of that type.
         """
         return used(self.resources, kind, by=f"consumer {self.consumer!r}")
-
-
-def used(resources: Resources, kind: Kind[T], *, by: str) -> T:
-    """The live object of type `kind` among `resources`.
-
-    Raises:
-        UsageError: PR107, there is none; the text says who asked.
-    """
-    try:
-        found: T = resources(kind) if callable(resources) else resources[kind]
-    except LookupError:
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise UsageError("PR107", f"{by} uses {name}, which the App's lifespan does not yield") from None
-    return found

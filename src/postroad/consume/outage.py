@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from postroad.clock import seconds
-from postroad.consume.delivery import used
 from postroad.retry import Backoff
+from postroad.work.use import used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postroad.clock import Clock
-    from postroad.consume.delivery import Resources
     from postroad.failures import Dependency
+    from postroad.work.use import Resources
 
 T = TypeVar("T")
 
