@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from typing_extensions import override
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.consume import Attempts, ConsumerService, Retries
+from postroad.consume import Attempts, ConsumerService
 from postroad.consume import collector as collectors
 from postroad.consume.alone import Alone
 from postroad.consume.collector import Collector
@@ -32,12 +32,11 @@ from postroad.runtime.operations import tls_of
 from postroad.runtime.process import Process
 from postroad.runtime.serve import fast_loop, serve, tell
 from postroad.runtime.settings import Role, Settings, TopologyMode, Vouch, read_settings
+from postroad.runtime.wires_work import claimer_of, pooled
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpSettings, AmqpTransport
 from postroad.transport.topology import dead_letter_queue, replay_exchange
-from postroad.work.claimer import Claimer
-from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from postroad.signals import Sink
     from postroad.sql.drive import Transactions
     from postroad.transport.topology import Topology
+    from postroad.work.claimer import Claimer
 
 
 _SPARE_CONNECTIONS: Final = 6
@@ -74,6 +74,7 @@ class App:
         *,
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (),
         lifespan: Lifespan | None = None,
         sinks: Iterable[Sink] = (),
         settings: Settings | None = None,
@@ -82,14 +83,16 @@ class App:
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`. `lifespan` is an async generator function that yields one live object, several (a list, or a
-        mapping by type), for ``delivery.use(Type)``. `sinks` hear every signal, in the emitting thread. Without
-        `settings` the environment is read when it starts.
+        `consumer`, `jobs` functions decorated with `job`. `lifespan` is an async generator function that yields one
+        live object, several (a list, or a mapping by type), for ``delivery.use(Type)`` and ``run.use(Type)``. `sinks`
+        hear every signal, in the emitting thread. Without `settings` the environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
-        self.declarations = Declarations.of(name, publishes=publishes, consumers=consumers, lifespan=lifespan)
+        self.declarations = Declarations.of(
+            name, publishes=publishes, consumers=consumers, jobs=jobs, lifespan=lifespan
+        )
         self.name = name
         self.sinks = tuple(sinks)
         self._lifespan = lifespan
@@ -240,17 +243,18 @@ class Wires:
         ]
 
     def connections(self, settings: Settings) -> int:
-        """See `Wiring.connections`: for each handler and group, two for the dispatcher, and some for sweeps.
+        """See `Wiring.connections`: for each handler, group and job, two for the dispatcher, and some for sweeps.
 
-        A ``def`` handler has a connection of its own; what failed in it is kept on one of these.
+        A ``def`` handler or job has a connection of its own; what failed in it is kept on one of these.
         """
         handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
+        handling += pooled(self._declared.queues) if Role.WORK in settings.roles else 0
         return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
 
     def patience(self) -> timedelta:
-        """See `Wiring.patience`: a handler's statement may take as long as the handler."""
-        longest = max((consumer.max_runtime for consumer in self._declared.consumers), default=PATIENCE)
+        """See `Wiring.patience`: a handler's or job's statement may take as long as itself."""
+        longest = max((each.max_runtime for each in self._declared.handled), default=PATIENCE)
         return max(PATIENCE, longest)
 
     def receipt(self) -> tuple[int, int, int]:
@@ -267,7 +271,7 @@ class Wires:
                 clock=ground.clock, chance=ground.chance,
             )  # fmt: skip
             services.append(self._bond)
-        if self._declared.consumers and settings.roles & {Role.CONSUME, Role.WORK}:
+        if self._declared.handled and settings.roles & {Role.CONSUME, Role.WORK}:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
@@ -280,7 +284,7 @@ class Wires:
         return services
 
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:
-        """A claimer for all retries, and a service per consumer that shares its key lanes with them."""
+        """A claimer for all retries and jobs, and a service per consumer that shares its key lanes with them."""
         roles = ground.settings.roles
         own, alone = AsyncpgTransactions(database.manager), Alone()
         self._attempts = [
@@ -292,7 +296,7 @@ class Wires:
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
-        claimer = self._claimer(ground, database) if Role.WORK in roles else None
+        claimer = claimer_of(ground, database, self._attempts, self._declared.queues) if Role.WORK in roles else None
         services = [] if claimer is None else [self._gated(ground, claimer.name, lambda: claimer)]
         if Role.CONSUME in roles and ground.transport is not None:
             services += [
@@ -310,14 +314,6 @@ class Wires:
     def _gated(self, ground: Ground, name: str, make: Callable[[], Service]) -> Service:
         """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
         return make() if self._bond is None else Gate(name, make, bond=self._bond, owner=ground.tasks)
-
-    def _claimer(self, ground: Ground, database: Database) -> Claimer:
-        handlers = [Retries(attempts, signals=ground.signals, clock=ground.clock) for attempts in self._attempts]
-        return Claimer(
-            database.manager, database.keeper, handlers={handler.queue: handler for handler in handlers},
-            signals=ground.signals, clock=ground.clock, owner=ground.tasks,
-            settings=WorkSettings(lease=ground.settings.worker_lease),
-        )  # fmt: skip
 
     def _consumer(
         self, ground: Ground, database: Database, attempts: Attempts, claimer: Claimer | None

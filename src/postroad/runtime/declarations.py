@@ -13,6 +13,7 @@ from postroad.consume import consumer_of
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
 from postroad.transport.topology import Topology
+from postroad.work.job import job_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
@@ -35,11 +37,13 @@ class Declarations:
     name: str
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
+    jobs: tuple[Job[Any], ...] = ()
 
     @classmethod
     def of(
-        cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object
-    ) -> Declarations:
+        cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
+        jobs: Iterable[Callable[..., Any]] = (),
+    ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
         Raises:
@@ -48,12 +52,25 @@ class Declarations:
         problems: list[str] = [] if _NAME.fullmatch(name) else [_bad_name("App", name)]
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
-        doubles = _doubles(producers, found)
-        problems += [*wrong, *undeclared, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        declared, strange = _jobs(jobs)
+        doubles = [*_doubles(producers, found), *_double_jobs(declared, found)]
+        problems += [*wrong, *undeclared, *strange, *doubles, *_unknown_versions(producers, found)]
+        problems += [*_discord(declared), *_lifespan(lifespan)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found))
+        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(declared))
+
+    @property
+    def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
+        """Everything that claims rows of work: consumers, for their retries, and jobs."""
+        return (*self.consumers, *self.jobs)
+
+    @property
+    def queues(self) -> dict[str, tuple[Job[Any], ...]]:
+        """The jobs by their queue."""
+        names = dict.fromkeys(job.queue for job in self.jobs)
+        return {name: tuple(job for job in self.jobs if job.queue == name) for name in names}
 
     def topology(self) -> Topology:
         """What must stand on the broker for this App."""
@@ -135,8 +152,47 @@ def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) 
     return problems
 
 
-def _place(consumer: Consumer[Any]) -> str:
-    return f"{consumer.function.__module__}.{consumer.function.__qualname__}"
+def _place(declared: Consumer[Any] | Job[Any]) -> str:
+    return f"{declared.function.__module__}.{declared.function.__qualname__}"
+
+
+def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list[str]]:
+    found: list[Job[Any]] = []
+    listed, problems = _listed("jobs", functions, of="functions decorated with @job")
+    for function in listed:
+        try:
+            found.append(job_of(function))
+        except UsageError as error:
+            problems.append(error.message)
+    return found, problems
+
+
+def _double_jobs(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    problems = []
+    for name, count in Counter(job.name for job in jobs).items():
+        if count > 1:
+            places = ", ".join(_place(job) for job in jobs if job.name == name)
+            problems.append(f"job {name!r} is declared twice ({places}); rename one")
+    taken = {consumer.name for consumer in consumers}
+    return problems + [
+        f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
+        for job in jobs
+        if job.queue in taken
+    ]
+
+
+def _discord(jobs: Sequence[Job[Any]]) -> list[str]:
+    """Jobs of one queue share its slots: they must agree on how many there are."""
+    agreed: dict[str, Job[Any]] = {}
+    problems = []
+    for job in jobs:
+        first = agreed.setdefault(job.queue, job)
+        if (job.concurrency, job.fleet) != (first.concurrency, first.fleet):
+            problems.append(
+                f"jobs {first.name!r} and {job.name!r} share queue {job.queue!r}, but not its concurrency and fleet; "
+                "give both the same, or one of them a queue of its own"
+            )
+    return problems
 
 
 def _unknown_versions(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:

@@ -84,6 +84,11 @@ class JobQueue:
         return max(free + ahead, 0)
 
     @property
+    def active(self) -> int:
+        """How many functions run."""
+        return len(self._active)
+
+    @property
     def _ahead(self) -> int:
         if self.fleet is not None or self._measured < _MEASURED or self._mean >= _QUICK_SECONDS:
             return 0
