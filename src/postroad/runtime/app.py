@@ -83,16 +83,16 @@ class App:
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` functions decorated with `job`. `lifespan` is an async generator function that yields one
-        live object, several (a list, or a mapping by type), for ``delivery.use(Type)`` and ``run.use(Type)``. `sinks`
-        hear every signal, in the emitting thread. Without `settings` the environment is read when it starts.
+        `consumer`, `jobs` with `job`. `lifespan` is an async generator function that yields one live object, several
+        (a list, or a mapping by type), for ``delivery.use(Type)``. `sinks` hear every signal, in the emitting thread.
+        Without `settings` the environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, jobs=jobs, lifespan=lifespan
-        )
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs
+        )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)
         self._lifespan = lifespan

@@ -52,18 +52,18 @@ class Declarations:
         problems: list[str] = [] if _NAME.fullmatch(name) else [_bad_name("App", name)]
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
-        declared, strange = _jobs(jobs)
-        doubles = [*_doubles(producers, found), *_double_jobs(declared, found)]
-        problems += [*wrong, *undeclared, *strange, *doubles, *_unknown_versions(producers, found)]
-        problems += [*_discord(declared), *_lifespan(lifespan)]
+        work, idle = _jobs(jobs)
+        doubles = [*_doubles(producers, found), *_double_jobs(work)]
+        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        problems += [*_discord(work), *_shared_names(work, found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(declared))
+        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
 
     @property
     def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
-        """Everything that claims rows of work: consumers, for their retries, and jobs."""
+        """Everything that has rows of work run: consumers, for their retries, and jobs."""
         return (*self.consumers, *self.jobs)
 
     @property
@@ -139,23 +139,6 @@ def _consumers(functions: Iterable[Callable[..., Any]]) -> tuple[list[Consumer[A
     return found, problems
 
 
-def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
-    problems = [
-        f"producer {name!r} is published twice"
-        for name, count in Counter(p.name for p in producers).items()
-        if count > 1
-    ]
-    for name, count in Counter(consumer.name for consumer in consumers).items():
-        if count > 1:
-            places = ", ".join(_place(consumer) for consumer in consumers if consumer.name == name)
-            problems.append(f"consumer {name!r} is declared twice ({places}); rename one")
-    return problems
-
-
-def _place(declared: Consumer[Any] | Job[Any]) -> str:
-    return f"{declared.function.__module__}.{declared.function.__qualname__}"
-
-
 def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list[str]]:
     found: list[Job[Any]] = []
     listed, problems = _listed("jobs", functions, of="functions decorated with @job")
@@ -167,18 +150,9 @@ def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list
     return found, problems
 
 
-def _double_jobs(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) -> list[str]:
-    problems = []
-    for name, count in Counter(job.name for job in jobs).items():
-        if count > 1:
-            places = ", ".join(_place(job) for job in jobs if job.name == name)
-            problems.append(f"job {name!r} is declared twice ({places}); rename one")
-    taken = {consumer.name for consumer in consumers}
-    return problems + [
-        f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
-        for job in jobs
-        if job.queue in taken
-    ]
+def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:
+    counts = Counter(job.name for job in jobs)
+    return [f"job {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
 
 
 def _discord(jobs: Sequence[Job[Any]]) -> list[str]:
@@ -193,6 +167,32 @@ def _discord(jobs: Sequence[Job[Any]]) -> list[str]:
                 "give both the same, or one of them a queue of its own"
             )
     return problems
+
+
+def _shared_names(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    taken = {consumer.name for consumer in consumers}
+    return [
+        f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
+        for job in jobs
+        if job.queue in taken
+    ]
+
+
+def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    problems = [
+        f"producer {name!r} is published twice"
+        for name, count in Counter(p.name for p in producers).items()
+        if count > 1
+    ]
+    for name, count in Counter(consumer.name for consumer in consumers).items():
+        if count > 1:
+            places = ", ".join(_place(consumer) for consumer in consumers if consumer.name == name)
+            problems.append(f"consumer {name!r} is declared twice ({places}); rename one")
+    return problems
+
+
+def _place(consumer: Consumer[Any]) -> str:
+    return f"{consumer.function.__module__}.{consumer.function.__qualname__}"
 
 
 def _unknown_versions(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:
