@@ -31,13 +31,14 @@ _MOST_NAMED: Final = 5
 class Runner:
     """A job, and what its functions run on in this process."""
 
-    __slots__ = ("_known", "job", "limit", "transactions")
+    __slots__ = ("_known", "allowance", "job", "limit", "transactions")
 
     def __init__(self, job: Job[Any], transactions: Transactions[Any] | PsycopgTransactions) -> None:
         """Call the function of `job`; its runs open `transactions`."""
         self.job = job
         self.transactions: Any = transactions
         self.limit = TimeLimit(job.max_runtime.total_seconds())
+        self.allowance = job.max_runtime.total_seconds() + LET_GO.total_seconds()
         self._known: frozenset[str] | None = None
 
     def read(self, row: ClaimedRow) -> Any:
@@ -129,7 +130,7 @@ class Attempt:
         job = runner.job
         if not job.threaded:
             self.run = run = Run(grip, runner.transactions)
-            self.deadline = self.began + job.max_runtime.total_seconds() + LET_GO.total_seconds()
+            self.deadline = self.began + runner.allowance
             with cause(Cause(correlation=run.correlation_id, causation=run.own_id)):
                 await runner.limit.within(job.function(request, run), told=self)
             return

@@ -35,7 +35,7 @@ PATIENCE: Final = seconds(1)
 """How long a row that was claimed ahead may wait here for its slot."""
 
 _QUICK_SECONDS: Final = 0.05  # Jobs that take less are claimed ahead.
-_AHEAD: Final = 200
+_AHEAD: Final = 300
 _MEASURED: Final = 20
 _WEIGHT: Final = 0.05
 _REMEMBERED: Final = 1000
@@ -162,9 +162,6 @@ class JobQueue:
         return await self.settle(row, ending)
 
     async def _seat(self, row: ClaimedRow) -> None:
-        if not self._seats.locked():
-            await self._seats.acquire()
-            return
         self._waiting[row.token] = self._clock.monotonic()
         try:
             await self._seats.acquire()
