@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroad.clock import seconds
-from postroad.errors import UsageError
+from postroad.clock import SystemClock, seconds
+from postroad.errors import Unavailable, UsageError
 from postroad.events.cause import current_cause
-from postroad.failures import Cancel, Drop, Quarantine, Retry, Rules, Snooze
+from postroad.failures import Cancel, Dependency, Drop, Quarantine, Retry, Rules, Snooze
 from postroad.retry import Backoff
-from postroad.signals.catalog import JobDelayed, JobQuarantined, LateWriteRefused, WorkSettled
+from postroad.signals.catalog import (
+    IntakePaused,
+    IntakeResumed,
+    JobDelayed,
+    JobQuarantined,
+    LateWriteRefused,
+    LeaseGone,
+    WorkClaimed,
+    WorkRecovered,
+    WorkSettled,
+)
 from postroad.work.job import job
+from work.bench import QUICK
 from work.jobbench import Number, enqueue, numbers, queues, until_empty, working
 
 if TYPE_CHECKING:
@@ -228,6 +239,44 @@ async def test_a_cancellation_of_its_own_making_is_a_failure_like_another(here, 
     assert attempts == [1, 2]
 
 
+async def test_a_dependency_that_is_away_pauses_the_queue_and_charges_nothing(here, sql):
+    there, attempts = asyncio.Event(), []
+
+    async def check(_use):
+        if not there.is_set():
+            raise ConnectionError
+
+    gateway = Dependency("gateway", check=check)
+
+    @job("j", retry=QUICKLY, rules=Rules(down={LookupError: gateway}))
+    async def work(_request: Number, run: Run) -> None:
+        attempts.append(run.attempt)
+        if not there.is_set():
+            raise LookupError
+
+    await enqueue(sql, "j", *numbers(1))
+    async with working(here, queues(here, work)):
+        await here.heard.wait(IntakePaused)
+        await enqueue(sql, "j", *numbers(5))
+        assert len(attempts) == 1
+        there.set()
+        await here.heard.wait(IntakeResumed)
+        await until_empty(sql)
+    assert attempts == [1] * 7
+    assert await outcomes(sql) == [("handled", None, 1)] * 6
+
+
+async def test_a_failure_that_speaks_of_a_dependency_which_answers_is_charged(here, sql):
+    async def check(_use):
+        return None
+
+    rules = Rules(down={LookupError: Dependency("gateway", check=check)})
+    async with raising(here, sql, *[LookupError()] * 3, rules=rules) as attempts:
+        await until_empty(sql)
+    assert attempts == [1, 2, 3]
+    assert [kept["code"] for kept in await quarantined(sql)] == ["PR507"]
+
+
 # --- transactions -------------------------------------------------------------------------------------------------
 
 
@@ -377,3 +426,64 @@ async def test_what_runs_longer_than_its_time_limit_is_cancelled_and_charged(her
     assert await outcomes(sql) == [("handled", None, 2)]
     history = await sql.fetchval("SELECT history FROM finished")
     assert '"code": "PR506"' in history
+
+
+async def test_a_database_that_is_away_for_a_moment_costs_an_ended_job_no_second_run(here, sql, monkeypatch):
+    """Its end waits for the database: here the first two tries find none."""
+    from postroad.work import completion
+
+    runs, tries, original = [], [], completion.at_once
+
+    async def away(manager, pipeline):
+        tries.append(1)
+        if len(tries) <= 2:
+            pipeline.close()
+            raise Unavailable("PR301", "away")
+        return await original(manager, pipeline)
+
+    monkeypatch.setattr(completion, "at_once", away)
+
+    @job("j")
+    async def work(_request: Number, run: Run) -> None:
+        runs.append(run.id)
+
+    await enqueue(sql, "j", *numbers(1))
+    async with working(here, queues(here, work)):
+        await until_empty(sql)
+    assert len(runs) == 1
+    assert len(tries) == 3
+    assert await outcomes(sql) == [("handled", None, 1)]
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+async def test_a_clock_that_steps_by_an_hour_loses_no_lease_and_doubles_no_job(here, there, sql, step):
+    """Leases count by a clock that never steps, and due times by the database's."""
+
+    class Stepping(SystemClock):
+        by = 0
+
+        def now(self):
+            return super().now() + seconds(self.by)
+
+    clock, told, runs = Stepping(), asyncio.Event(), []
+
+    @job("j")
+    async def work(request: Number, run: Run) -> None:
+        runs.append(request.number)
+        await told.wait()
+        async with run.transaction():
+            pass
+
+    await enqueue(sql, "j", *numbers(4))
+    await enqueue(sql, "j", '{"number": 9}', shift="10 minutes")
+    async with working(here, queues(here, work, clock=clock), clock=clock):
+        await here.heard.wait(WorkClaimed)
+        clock.by = step
+        async with working(there, queues(there, work)):
+            await asyncio.sleep(2 * QUICK.lease.total_seconds())  # nothing to wait for: nothing may happen
+            told.set()
+            async with asyncio.timeout(10):
+                while await sql.fetchval("SELECT count(*) FROM work WHERE state <> 'scheduled'"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    assert sorted(runs) == [0, 1, 2, 3]
+    assert here.heard.of(LeaseGone) == here.heard.of(WorkRecovered) == there.heard.of(WorkRecovered) == []

@@ -14,7 +14,6 @@ from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Claim, Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.outage import DependencyProbe
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
 from postroad.consume.starts import MOST, SHARED, Begun, Starts, crashed
 from postroad.errors import LeaseLost, PostroadError
@@ -30,6 +29,7 @@ from postroad.signals.catalog import (
     TaskFailed,
 )
 from postroad.work.limit import TimeLimit
+from postroad.work.probe import DependencyProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

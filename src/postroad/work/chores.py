@@ -52,6 +52,8 @@ class Chores:
             if lane.jobs is not None:
                 self._end_overdue(lane, lane.jobs)
                 await self._give_back(lane, lane.jobs.withdrawn())
+                if lane.jobs.waits:
+                    self._start(lane.jobs.look_for_dependencies(), name=f"work:{lane.queue}:dependencies")
         await self._hear()
 
     def close(self) -> None:

@@ -64,13 +64,14 @@ def exhausted(row: ClaimedRow) -> Ending:
 
 def failed(
     error: BaseException, *, job: Job[Any], row: ClaimedRow, chance: float, stopped: str | None = None,
-    ours: bool = False,
+    ours: bool = False, answers: bool = False,
 ) -> Ending:  # fmt: skip
     """What `error` of the job's function means; `chance` is a random number in [0, 1).
 
     `stopped` is the reason for which an operator has cancelled it: then whatever it raised ends it. `ours`: our
     database lost the connection of one of its transactions, so that nothing is charged. Snoozes, interruptions and
-    dependencies that are down are never charged; all else is bounded by the job's budget.
+    dependencies that are down are never charged; all else is bounded by the job's budget. `answers`: the dependency
+    that the failure speaks of is there, so that it is a failure like another.
     """
     if isinstance(error, Cancel):
         return cancelled(error.reason)
@@ -84,6 +85,8 @@ def failed(
     verdict = classify(error, rules=job.rules, attempt=attempt)
     if isinstance(error, PostroadError) and error.code == LIMIT:
         verdict = replace(verdict, failure=FailureClass.TRANSIENT, code=LIMIT, reason=str(error))
+    if answers and verdict.dependency is not None:
+        verdict = replace(verdict, failure=FailureClass.TRANSIENT)
     if ours and verdict.connection_lost:
         verdict = replace(verdict, failure=FailureClass.INTERRUPTED)
     return _judged(verdict, retry=job.retry, row=row, attempt=attempt, chance=chance)

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
 from postroad.errors import ContractError, LeaseLost, Unavailable
-from postroad.signals.catalog import JobDelayed, JobQuarantined, LateWriteRefused, TaskFailed
+from postroad.signals.catalog import (
+    IntakePaused,
+    IntakeResumed,
+    JobDelayed,
+    JobQuarantined,
+    LateWriteRefused,
+    TaskFailed,
+)
 from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
+from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
 from postroad.work.running import Finish
 from postroad.work.sweeper import at_once
@@ -69,6 +77,11 @@ class JobQueue:
         self._waiting: dict[int, float] = {}
         self._active: dict[int, Attempt] = {}
         self._lost: dict[int, None] = {}
+        self._down: set[str] = set()
+        self._down_since = 0.0
+        self._probes = {
+            one.name: DependencyProbe(one, resources, clock) for job in jobs for one in job.rules.down.values()
+        }
         self._mean = 0.0
         self._measured = 0
 
@@ -77,6 +90,8 @@ class JobQueue:
     @property
     def room(self) -> int:
         """How many rows to claim now: the free slots, and ahead of quick jobs, a batch at a time."""
+        if self._down:
+            return 0
         free = self.slots - len(self._active) - len(self._waiting)
         ahead = self._ahead
         if ahead and len(self._waiting) > ahead // 2:
@@ -87,6 +102,11 @@ class JobQueue:
     def active(self) -> int:
         """How many functions run."""
         return len(self._active)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a dependency of its jobs is away."""
+        return bool(self._down)
 
     @property
     def _ahead(self) -> int:
@@ -198,7 +218,7 @@ class JobQueue:
                 raise
             return self._judged(attempt, error)
         except Exception as error:  # noqa: BLE001 - the border around the author's function
-            return self._judged(attempt, error)
+            return await self._asked(attempt, error, self._judged(attempt, error))
         finally:
             self._took(self._clock.monotonic() - attempt.began)
         return HANDLED
@@ -217,7 +237,29 @@ class JobQueue:
         self._measured += 1
         self._mean += (taken - self._mean) * max(_WEIGHT, 1 / self._measured)
 
-    def _judged(self, attempt: Attempt, error: BaseException) -> Ending:
+    async def _asked(self, attempt: Attempt, error: Exception, ending: Ending) -> Ending:
+        """A failure that speaks of a dependency is the dependency's only while that does not answer."""
+        dependency = None if ending.verdict is None else ending.verdict.dependency
+        if dependency is None:
+            return ending
+        if await self._probes[dependency.name].answers():
+            return self._judged(attempt, error, answers=True)
+        if not self._down:
+            self._down_since = self._clock.monotonic()
+            self._signals.emit(IntakePaused(self.queue, dependency.name))
+        self._down.add(dependency.name)
+        return ending
+
+    async def look_for_dependencies(self) -> None:
+        """Ask those that are away, about once a second; nothing is claimed until all answer."""
+        down = self._down
+        for name in [*down]:
+            if await self._probes[name].answers():
+                down.discard(name)
+                if not down:
+                    self._signals.emit(IntakeResumed(self.queue, self._clock.monotonic() - self._down_since))
+
+    def _judged(self, attempt: Attempt, error: BaseException, *, answers: bool = False) -> Ending:
         runner, grip, row = attempt.runner, attempt.grip, attempt.row
         assert runner is not None
         assert grip is not None
@@ -227,7 +269,7 @@ class JobQueue:
             if len(self._lost) > _REMEMBERED:
                 del self._lost[next(iter(self._lost))]
         return failed(
-            error, job=runner.job, row=row, chance=self._chance(), stopped=grip.cancelled, ours=ours
+            error, job=runner.job, row=row, chance=self._chance(), stopped=grip.cancelled, ours=ours, answers=answers
         )  # fmt: skip
 
     # --- its end ----------------------------------------------------------------------------------------------------
