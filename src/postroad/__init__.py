@@ -9,15 +9,18 @@ if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
     from postroad.consume import Delivery, consumer
     from postroad.events import Keep, Producer, Sensitive, Subscription
-    from postroad.failures import Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules
+    from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
     from postroad.retry import Backoff
     from postroad.runtime.app import App
     from postroad.runtime.background import Executor
     from postroad.work.job import job
+    from postroad.work.run import BlockingRun, Run
 
 _ROOMS = {
     "App": "postroad.runtime.app",
     "Backoff": "postroad.retry",
+    "BlockingRun": "postroad.work.run",
+    "Cancel": "postroad.failures",
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
     "Drop": "postroad.failures",
@@ -28,7 +31,9 @@ _ROOMS = {
     "Quarantine": "postroad.failures",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
+    "Run": "postroad.work.run",
     "Sensitive": "postroad.events",
+    "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
     "consumer": "postroad.consume",
     "hours": "postroad.clock",
@@ -71,6 +76,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "App",
     "Backoff",
+    "BlockingRun",
+    "Cancel",
     "Delivery",
     "Dependency",
     "Drop",
@@ -81,7 +88,9 @@ __all__ = [
     "Quarantine",
     "Retry",
     "Rules",
+    "Run",
     "Sensitive",
+    "Snooze",
     "Subscription",
     "consumer",
     "hours",

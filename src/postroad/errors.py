@@ -44,6 +44,7 @@ CODES: Final[dict[str, str]] = {
     "PR510": "a delivery is older than what its consumer remembers",
     "PR511": "a delivery kills the process that starts it",
     "PR512": "the broker took a message out of its consumer's queue",
+    "PR513": "a job is not known here",
 }
 """Every code and its meaning; ``docs/errors.md`` lists the same, and a test compares the two."""
 

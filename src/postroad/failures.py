@@ -88,6 +88,19 @@ class Retry(_Decision):
         super().__init__(reason)
 
 
+class Snooze(_Decision):
+    """Raise it in a job: not yet; look again after `after`. No attempt is charged. In a consumer it is a `Retry`."""
+
+    def __init__(self, after: timedelta, reason: str = "") -> None:
+        """`after` of less than nothing means at once."""
+        self.after = max(after, timedelta(0))
+        super().__init__(reason)
+
+
+class Cancel(_Decision):
+    """Raise it in a job: it ends here for good, as cancelled, with `reason`. In a consumer it is a `Drop`."""
+
+
 class Use(Protocol):
     """Finds the App's live object of a type, as ``delivery.use`` does."""
 
@@ -238,6 +251,21 @@ def _find(error: BaseException, rules: Rules, attempt: int) -> _Finding:
     return _Finding(FailureClass.TRANSIENT, "other", _described(error))
 
 
+def spent(verdict: Verdict, attempt: int) -> Verdict:
+    """What a failure means whose attempt was the last one allowed."""
+    last = f"{verdict.failure} {verdict.error_type}: {verdict.reason}"
+    reason = f"the retry budget is spent after attempt {attempt}; last: {last}"
+    return replace(verdict, failure=FailureClass.QUARANTINE, code="PR507", reason=reason, retry_after=None)
+
+
+def died(attempt: int) -> Verdict:
+    """What it means that the worker died in the last allowed attempt, number `attempt`."""
+    reason = f"the retry budget is spent after attempt {attempt}; its worker died in the last"
+    return Verdict(
+        failure=FailureClass.QUARANTINE, code="PR507", reason=reason, error_type="crash", fingerprint="crash"
+    )
+
+
 def sqlstates(error: BaseException) -> Iterator[str]:
     """The SQLSTATEs of `error` and of what it was raised from or wraps, outermost first."""
     for link in _chain(error):
@@ -277,7 +305,7 @@ def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
     of_link = type(link).__mro__
     said = _clean(link.reason) if isinstance(link, _Decision) else ""
     named = said or _described(link)
-    after = link.after if isinstance(link, Retry) else None
+    after = link.after if isinstance(link, Retry | Snooze) else None
     candidates = [
         *((given, _Finding(FailureClass.DROP, "rule", _clean(reason))) for given, reason in rules.drop.items()),
         *((given, _Finding(FailureClass.QUARANTINE, "rule", named)) for given in rules.quarantine),
@@ -290,6 +318,8 @@ def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
         (Quarantine, _Finding(FailureClass.QUARANTINE, "author", said)),
         (OutcomeUnknown, _Finding(FailureClass.OUTCOME_UNKNOWN, "author", said)),
         (Retry, _Finding(FailureClass.TRANSIENT, "author", said, after)),
+        (Snooze, _Finding(FailureClass.TRANSIENT, "author", said, after)),
+        (Cancel, _Finding(FailureClass.DROP, "author", said)),
     ]
     matching = [(of_link.index(given), finding) for given, finding in candidates if given in of_link]
     return min(matching, key=lambda match: match[0])[1] if matching else None

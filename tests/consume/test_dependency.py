@@ -11,7 +11,6 @@ from consume.kinds import BOTH
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.consume import consumer
 from postroad.consume.attempt import Attempts
-from postroad.consume.outage import DependencyProbe
 from postroad.errors import UsageError
 from postroad.events import Subscription
 from postroad.failures import Dependency, FailureClass, Rules, classify
@@ -24,6 +23,7 @@ from postroad.signals.catalog import (
     IntakePaused,
     IntakeResumed,
 )
+from postroad.work.probe import DependencyProbe
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)

@@ -33,7 +33,7 @@ def row(number, *, priority=0, suspect=0):
 
 def hold(where, *rows):
     for each in rows:
-        where.in_hand[each.token] = InHand(each, "worker:a", asyncio.Future())
+        where.take(InHand(each, "worker:a", asyncio.Future()))
 
 
 async def test_as_many_are_wanted_as_slots_are_free():

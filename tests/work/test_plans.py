@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
-from postroad.work import store
+from postroad.work import running, store
 from work.bench import SCHEMA, put
 
-FUTURE, READY = 100_000, 30_000
+FUTURE, READY = (
+    int(os.environ.get(f"POSTROAD_TEST_{name}", default)) for name, default in (("FUTURE", 100_000), ("READY", 30_000))
+)
+"""How many rows wait: a million of each shows the same, in more time."""
+CHURNED = 20_000
 MODES = ("force_generic_plan", "force_custom_plan")
 
 
@@ -29,13 +35,78 @@ async def crowded(sql):
     return sql
 
 
-async def explained(sql, name, arguments, mode):
+@pytest.fixture
+async def churned(sql):
+    """A table whose statistics know of no running row, and whose index of these holds many dead ones."""
+    await sql.execute(f"""
+        INSERT INTO work (id, queue, kind, state, run_at, body, content_type)
+        SELECT nextval('work_id'), 'q', 'job', 'ready', now() - interval '1 hour' + n * interval '1 ms', 'body', ''
+        FROM generate_series(1, {CHURNED}) n
+    """)
+    await sql.execute("ANALYZE work")
+    held = await asyncpg.connect(**await _place(sql))
+    await held.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    await sql.execute(f"""
+        UPDATE work SET state = 'running', worker = 'worker:a', token = nextval('work_token')
+        WHERE id <= {CHURNED - 200};
+        DELETE FROM work WHERE state = 'running';
+        UPDATE work SET state = 'running', worker = 'worker:a', token = nextval('work_token');
+    """)
+    yield sql
+    await held.close()
+
+
+async def _place(sql):
+    row = await sql.fetchrow("SELECT current_database() AS database, current_user AS user")
+    address = sql._addr
+    host, port = address if isinstance(address, tuple) else (address.rpartition("/")[0], address.rpartition(".")[2])
+    return {"host": host, "port": int(port), **row}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_statements_on_claimed_rows_go_by_their_ids_whatever_ran_before(churned, mode):
+    """A plan by the index of what runs would walk over all that ran since the last vacuum."""
+    rows = await churned.fetch("SELECT id, token FROM work ORDER BY id LIMIT 100")
+    ids, tokens = ("'{" + ",".join(str(row[name]) for row in rows) + "}'" for name in ("id", "token"))
+    one = f"{rows[0]['id']}, {rows[0]['token']}"
+    cases = [
+        (running, "finish_many", f"{ids}, {tokens}, 'handled', NULL", 3000),
+        (running, "hold", one, 20),
+        (running, "report", f"{one}, 0.5, 'half'", 60),
+        (store, "give_back", f"{ids}, {tokens}", 3000),
+        (store, "finish", f"{one}, 'handled', NULL", 60),
+        (store, "delay_again", f"{one}, '1 s', 1, '{{}}'", 80),
+    ]
+    for room, name, arguments, most in cases:
+        plan, pages = await explained(churned, name, arguments, mode, queries=room.QUERIES)
+        assert_lean(plan, pages, index="work_pkey", most=most)
+        assert "work_running" not in {index for _, index in plan}, (name, plan)
+
+
+@pytest.mark.sabotage
+async def test_sabotage_asked_for_their_state_too_they_walk_over_all_that_ran(churned, monkeypatch):
+    text = running.QUERIES.text("hold", SCHEMA)
+    monkeypatch.setitem(
+        running.QUERIES._rendered,
+        ("hold", SCHEMA),
+        text.replace("WHERE", "WHERE state = 'running' AND worker = 'worker:a' AND"),
+    )
+    await churned.execute("ALTER TABLE work DROP CONSTRAINT work_pkey")
+    row = await churned.fetchrow("SELECT id, token FROM work LIMIT 1")
+    plan, pages = await explained(
+        churned, "hold", f"{row['id']}, {row['token']}", "force_custom_plan", queries=running.QUERIES
+    )
+    with pytest.raises(AssertionError):
+        assert_lean(plan, pages, index="work_pkey", most=20)
+
+
+async def explained(sql, name, arguments, mode, *, queries=store.QUERIES):
     """The plan of a statement as it runs, and how many pages it touched; nothing is changed."""
     transaction = sql.transaction()
     await transaction.start()
     try:
         await sql.execute(f"SET LOCAL plan_cache_mode = {mode}")
-        await sql.execute(f"PREPARE guarded AS {store.QUERIES.text(name, SCHEMA)}")
+        await sql.execute(f"PREPARE guarded AS {queries.text(name, SCHEMA)}")
         text = await sql.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE guarded ({arguments})")
         await sql.execute("DEALLOCATE guarded")
     finally:
@@ -52,7 +123,9 @@ def nodes(plan):
 CASES = {
     "claim": ("'r1', 100, 'worker:a'", "work_ready", 2500),
     "claim_on": (
-        "'r1', 100, 'worker:a', '{0,1}', ARRAY[now() - interval '2 hours', '-infinity'], '{0,0}'", "work_ready", 2500,
+        "'r1', 100, 'worker:a', '{0,1}', ARRAY[now() - interval '2 hours', '-infinity'], '{0,0}'",
+        "work_ready",
+        2500,
     ),
     "claim_suspect": ("'r1', 'worker:a'", "work_suspect", 60),
     "make_due": ("100", "work_scheduled", 60),
@@ -60,6 +133,10 @@ CASES = {
     "running_workers": ("", "work_running", 60),
     "held_by": ("'worker:gone'", "work_running", 60),
     "suspects": ("'{q,r1}'", "work_suspect", 60),
+}
+JOBS = {
+    "asked": ("'{worker:gone}', '{q,r1}'", "work_running", 60),
+    "count_running": ("'r1'", "work_running", 60),
 }  # fmt: skip
 
 
@@ -80,6 +157,13 @@ async def test_the_hot_statements_read_their_index_and_little_else(crowded, mode
         else:
             found, pages = await explained(crowded, name, call, mode)
         assert_lean(found, pages, index=index, most=most)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_is_asked_of_running_rows_reads_their_index_alone(crowded, mode):
+    for name, (arguments, index, most) in JOBS.items():
+        plan, pages = await explained(crowded, name, arguments, mode, queries=running.QUERIES)
+        assert_lean(plan, pages, index=index, most=most)
 
 
 async def test_a_crowd_of_future_rows_costs_a_claim_nothing(crowded):

@@ -55,7 +55,7 @@ def doctor(
 
 def _subject(reference: str) -> room.Subject:
     from postroad.runtime import doctor as room
-    from postroad.runtime.app import Wires
+    from postroad.runtime.wires import Wires
 
     app = load(reference)
     return room.Subject(app.declarations, Wires(app.declarations, {}).connections)

@@ -43,17 +43,17 @@ def enqueue(
     json: show.AsJson = False,
 ) -> None:
     """Enqueue one job. The request is checked against the job's own type, as in code."""
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
     declared = load(reference).declarations
-    row = work.prepared(
+    row = work_acts.prepared(
         declared, job, _text(request), run_at=_moment(run_at), priority=priority, unique=unique, by=who(by)
     )
     fields = _fields(row, payload=payload)
     if dry_run:
         _tell({"written": False, **fields}, as_json=json, said=f"{job} would be enqueued in {row.queue}")
         return
-    done = asyncio.run(work.put(operations.database_settings(), row))
+    done = asyncio.run(work_acts.put(operations.database_settings(), row))
     if done.new:
         _tell(
             {"written": True, "id": done.id, **fields}, as_json=json, said=f"{job} enqueued in {row.queue} as {done.id}"

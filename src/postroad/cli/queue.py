@@ -24,9 +24,9 @@ def list_(*, json: show.AsJson = False) -> None:
     """List the queues that have open rows, or that somebody has paused."""
     from dataclasses import asdict
 
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    found = asyncio.run(work.queues(operations.database_settings()))
+    found = asyncio.run(work_acts.queues(operations.database_settings()))
     if json:
         show.document([show.plain(asdict(one)) for one in found])
         return
@@ -46,18 +46,18 @@ def pause(
     json: show.AsJson = False,
 ) -> None:
     """Have no process claim from a queue until `resume`. What runs goes on; enqueueing does, too."""
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    changed, state = asyncio.run(work.pause(operations.database_settings(), name, by=who(by), reason=reason))
+    changed, state = asyncio.run(work_acts.pause(operations.database_settings(), name, by=who(by), reason=reason))
     _tell(state, changed=changed, as_json=json, said="paused" if changed else "was paused already")
 
 
 @app.command("resume")
 def resume(name: Annotated[str, _NAME], *, by: By = None, json: show.AsJson = False) -> None:
     """Have processes claim from a queue again."""
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    changed, state = asyncio.run(work.resume(operations.database_settings(), name, by=who(by)))
+    changed, state = asyncio.run(work_acts.resume(operations.database_settings(), name, by=who(by)))
     _tell(state, changed=changed, as_json=json, said="resumed" if changed else "was not paused")
 
 

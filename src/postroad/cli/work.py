@@ -41,11 +41,11 @@ def list_(
     """List open rows, latest first, and count them by state. Payloads are never printed."""
     from dataclasses import asdict
 
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
     from postroad.work.operate import Chosen
 
     chosen = Chosen(queue=queue, state=None if state is None else str(state), job=job)
-    rows, counts = asyncio.run(work.rows(operations.database_settings(), chosen, limit=limit))
+    rows, counts = asyncio.run(work_acts.rows(operations.database_settings(), chosen, limit=limit))
     if json:
         show.document({"counts": counts, "rows": [show.plain(asdict(row)) for row in rows]})
         return
@@ -78,9 +78,9 @@ def show_(
     """Show one row, wherever it is by now: open, finished or in quarantine. Its payload only with --payload."""
     from dataclasses import asdict
 
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    found = asyncio.run(work.row(operations.database_settings(), row, payload=payload))
+    found = asyncio.run(work_acts.row(operations.database_settings(), row, payload=payload))
     fields = {**show.plain(asdict(found)), **_payload(found)}
     if not payload:
         del fields["headers"]
@@ -122,9 +122,9 @@ def cancel(
     """
     from dataclasses import asdict
 
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    done = asyncio.run(work.cancel(operations.database_settings(), row, by=who(by), reason=reason))
+    done = asyncio.run(work_acts.cancel(operations.database_settings(), row, by=who(by), reason=reason))
     if json:
         show.document(asdict(done))
         return
@@ -137,9 +137,9 @@ def retry(row: Annotated[int, _ID], *, by: By = None, json: show.AsJson = False)
     """Run a row again now: one that is scheduled at once, a job out of quarantine (redrive) as a new row."""
     from dataclasses import asdict
 
-    from postroad.runtime import operations, work
+    from postroad.runtime import operations, work_acts
 
-    done = asyncio.run(work.retry(operations.database_settings(), row, by=who(by)))
+    done = asyncio.run(work_acts.retry(operations.database_settings(), row, by=who(by)))
     if json:
         show.document(asdict(done))
         return

@@ -14,8 +14,6 @@ from postroad.consume.gears import Gears
 from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Claim, Mark
 from postroad.consume.lanes import Lanes
-from postroad.consume.limit import TimeLimit
-from postroad.consume.outage import DependencyProbe
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
 from postroad.consume.starts import MOST, SHARED, Begun, Starts, crashed
 from postroad.errors import LeaseLost, PostroadError
@@ -30,6 +28,8 @@ from postroad.signals.catalog import (
     SuspectStarted,
     TaskFailed,
 )
+from postroad.work.limit import TimeLimit
+from postroad.work.probe import DependencyProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from postroad.clock import Clock
     from postroad.consume.consumer import Consumer
-    from postroad.consume.delivery import Resources
     from postroad.leases import Leases
     from postroad.signals import Signals
     from postroad.sql.drive import Transactions
+    from postroad.work.use import Resources
 
 
 class End(StrEnum):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from postroad.errors import UsageError
 from postroad.leases.hold import TTL
+from postroad.work.use import Kind, Resources, used
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True, default="Connection")
-Kind: TypeAlias = type[T]
-Resources: TypeAlias = "Mapping[type[Any], Any] | Callable[[type[Any]], Any]"
-"""The App's live objects, by their type: a mapping, or a function that finds one and raises `LookupError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +98,3 @@ class Holder(Protocol):
     def lease_sync(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractContextManager[SyncLease]:
         """See `Delivery.lease_sync`."""
         ...
-
-
-def used(resources: Resources, kind: Kind[T], *, by: str) -> T:
-    """The live object of type `kind` among `resources`.
-
-    Raises:
-        UsageError: PR107, there is none; the text says who asked.
-    """
-    try:
-        found: T = resources(kind) if callable(resources) else resources[kind]
-    except LookupError:
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise UsageError("PR107", f"{by} uses {name}, which the App's lifespan does not yield") from None
-    return found

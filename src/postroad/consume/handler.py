@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from postroad.clock import seconds
-from postroad.consume.delivery import Delivery, Resources
+from postroad.consume.delivery import Delivery
 from postroad.errors import PostroadError, UsageError
 from postroad.events.cause import Cause, cause
 from postroad.signals.catalog import HandlerStarted
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from postroad.consume.arrival import Arrival
     from postroad.consume.consumer import Consumer
     from postroad.consume.gears import Gears
-    from postroad.consume.limit import TimeLimit
     from postroad.consume.pipeline import Passage
     from postroad.leases import AsyncLease, Leases, SyncLease
     from postroad.signals import Signals
     from postroad.sql.drive import Unit
+    from postroad.work.limit import TimeLimit
+    from postroad.work.use import Resources
 
 LET_GO: Final = seconds(2)
 """How long a handler that was told to stop may take; after that its connection is cut."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroad.consume import inbox, starts
 from postroad.consume.inbox import Claim, Mark
 from postroad.errors import ContractError, LeaseLost
-from postroad.failures import FailureClass, Verdict
+from postroad.failures import FailureClass, Verdict, died, spent
 from postroad.sql.statement import Call
 from postroad.work import store as work
 
@@ -92,7 +92,7 @@ def planned(consumer: Consumer[Any], arrival: Arrival, verdict: Verdict, *, chan
             return Plan(mark=Mark.QUARANTINED, verdict=verdict)
         case FailureClass.TRANSIENT:
             if consumer.retry.spent(arrival.attempt, age=arrival.age):
-                return Plan(mark=Mark.QUARANTINED, verdict=_spent(verdict, arrival.attempt))
+                return Plan(mark=Mark.QUARANTINED, verdict=spent(verdict, arrival.attempt))
             wait = verdict.retry_after
             if wait is None:
                 wait = consumer.retry.delay(arrival.attempt, chance=chance)
@@ -106,10 +106,7 @@ def exhausted(consumer: Consumer[Any], arrival: Arrival) -> Verdict | None:
     row = arrival.row
     if row is None or row.attempt < consumer.retry.attempts:
         return None
-    reason = f"the retry budget is spent after attempt {row.attempt}; its worker died in the last"
-    return Verdict(
-        failure=FailureClass.QUARANTINE, code="PR507", reason=reason, error_type="crash", fingerprint="crash"
-    )
+    return died(row.attempt)
 
 
 def kept(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan) -> Pipeline[Passage]:
@@ -222,12 +219,6 @@ def _kept_first(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Pl
 
 def _fenced(row: ClaimedRow) -> LeaseLost:
     return LeaseLost("PR401", f"row {row.id} of work was claimed by another worker; this run changes nothing")
-
-
-def _spent(verdict: Verdict, attempt: int) -> Verdict:
-    last = f"{verdict.failure} {verdict.error_type}: {verdict.reason}"
-    reason = f"the retry budget is spent after attempt {attempt}; last: {last}"
-    return replace(verdict, failure=FailureClass.QUARANTINE, code="PR507", reason=reason, retry_after=None)
 
 
 def _bounded(wait: timedelta, consumer: Consumer[Any]) -> timedelta:

@@ -57,10 +57,22 @@ class Declarations:
         work, idle = _jobs(jobs)
         doubles = [*_doubles(producers, found), *_double_jobs(work)]
         problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        problems += [*_discord(work), *_shared_names(work, found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
         return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
+
+    @property
+    def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
+        """Everything that has rows of work run: consumers, for their retries, and jobs."""
+        return (*self.consumers, *self.jobs)
+
+    @property
+    def queues(self) -> dict[str, tuple[Job[Any], ...]]:
+        """The jobs by their queue."""
+        names = dict.fromkeys(job.queue for job in self.jobs)
+        return {name: tuple(job for job in self.jobs if job.queue == name) for name in names}
 
     def topology(self) -> Topology:
         """What must stand on the broker for this App."""
@@ -143,6 +155,29 @@ def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list
 def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:
     counts = Counter(job.name for job in jobs)
     return [f"job {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
+
+
+def _discord(jobs: Sequence[Job[Any]]) -> list[str]:
+    """Jobs of one queue share its slots: they must agree on how many there are."""
+    agreed: dict[str, Job[Any]] = {}
+    problems = []
+    for job in jobs:
+        first = agreed.setdefault(job.queue, job)
+        if (job.concurrency, job.fleet) != (first.concurrency, first.fleet):
+            problems.append(
+                f"jobs {first.name!r} and {job.name!r} share queue {job.queue!r}, but not its concurrency and fleet; "
+                "give both the same, or one of them a queue of its own"
+            )
+    return problems
+
+
+def _shared_names(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) -> list[str]:
+    taken = {consumer.name for consumer in consumers}
+    return [
+        f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
+        for job in jobs
+        if job.queue in taken
+    ]
 
 
 def _doubles(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> list[str]:

@@ -80,6 +80,7 @@ class PrometheusSink:
             catalog.Unacked: self._unacked,
             catalog.WorkSettled: self._worked,
             catalog.WorkSlots: self._slots,
+            catalog.JobQuarantined: lambda signal: self._child(self._kept, signal.queue, signal.reason_class).inc(),
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
@@ -360,8 +361,9 @@ class PrometheusSink:
         self._replace(self._kept_age, {(queue,): age for queue, _, age in signal.depth})
 
     def _worked(self, signal: catalog.WorkSettled) -> None:
-        self._child(self._jobs, signal.queue, signal.result).inc()
-        self._child(self._job_seconds, signal.queue, signal.result).observe_many((signal.seconds,))
+        label = signal.job or signal.queue
+        self._child(self._jobs, label, signal.result).inc()
+        self._child(self._job_seconds, label, signal.result).observe_many((signal.seconds,))
 
     def _slots(self, signal: catalog.WorkSlots) -> None:
         self._child(self._limit, signal.queue).set(signal.limit)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from postroad.clock import seconds
-from postroad.errors import UsageError
+from postroad.errors import Unavailable, UsageError
 from postroad.sql.drive import drive_sync
 from postroad.sql.handed import HandedConnection, HandedCursor, HandedServerCursor
 from postroad.sql.psycopg import PsycopgHand
@@ -72,6 +72,12 @@ class PsycopgTransactions:
                 await unit.rollback()
                 raise
             await unit.commit()
+
+    @asynccontextmanager
+    async def seated(self) -> AsyncIterator[Seated]:
+        """Take a thread with its connection for the block, waiting for a free one: for calls that begin themselves."""
+        async with self._slots.take() as slot:
+            yield Seated(slot, self._seat(slot))
 
     def _seat(self, slot: Slot) -> _Seat:
         seat = self._seats.get(slot)
@@ -141,6 +147,73 @@ class PsycopgUnit:
                 self.terminate()
                 await self._slot.quiet(LET_GO.total_seconds())
             raise
+
+
+class Seated:
+    """A thread for one call that opens transactions as it goes, one after the other, on the thread's connection."""
+
+    def __init__(self, slot: Slot, seat: _Seat) -> None:
+        """For one call."""
+        self._slot = slot
+        self._seat = seat
+        self._over = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone, or cut."""
+        return self._over or self._seat.lost
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the thread. Cancelled, it cuts the connection, and waits `LET_GO` for the thread.
+
+        From then on nothing of the call can be committed: it gets no connection any more.
+        """
+        try:
+            return await self._slot.call(function)
+        except asyncio.CancelledError:
+            self._over = True
+            self._seat.cut()
+            await self._slot.quiet(LET_GO.total_seconds())
+            raise
+
+    @contextmanager
+    def begin(self) -> Iterator[SeatedUnit]:
+        """Open a transaction, on the thread: leaving the block commits, an error rolls back.
+
+        Raises:
+            Unavailable: the call was given up.
+        """
+        if self._over:
+            raise Unavailable("PR301", "this call was given up, and its connection is cut")
+        if not self._seat.usable:
+            self._seat.open()
+        unit = SeatedUnit(self._seat)
+        try:
+            yield unit
+        except BaseException:
+            if not self.lost:
+                self._seat.rollback()
+            raise
+        self._seat.commit()
+
+
+class SeatedUnit:
+    """One open transaction, for the thread that it runs on."""
+
+    __slots__ = ("_seat",)
+
+    def __init__(self, seat: _Seat) -> None:
+        """Speak for the transaction on `seat`'s connection."""
+        self._seat = seat
+
+    @property
+    def tx(self) -> HandedConnection:
+        """The connection."""
+        return self._seat.connected
+
+    def drive(self, pipeline: Pipeline[T]) -> T:
+        """Run `pipeline` in this transaction."""
+        return drive_sync(pipeline, PsycopgHand(self.tx))
 
 
 class _Seat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,9 @@ from postroad.failures import Rules, classify
 from postroad.retry import full_jitter
 from postroad.signals.catalog import LateWriteRefused, TaskFailed, WorkClaimed, WorkSettled
 from postroad.work import store
+from postroad.work.chores import Chores
 from postroad.work.lane import Handler, InHand, Lane
+from postroad.work.running import within_fleet
 from postroad.work.settings import WorkSettings
 from postroad.work.sweeper import Sweeper, at_once, repeatedly
 
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
     from postroad.leases import Keeper, Lease
     from postroad.owner import Owner, Readiness
     from postroad.signals import Signals
+    from postroad.sql import Pipeline
     from postroad.sql.manager import Manager
+    from postroad.work.jobs import JobQueue
     from postroad.work.store import ClaimedRow
 
 _RULES: Final = Rules()
+_SETTLED: Final = frozenset({"ok", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,9 @@ class Claimer:
 
     def __init__(
         self, manager: Manager, keeper: Keeper, *, handlers: Mapping[str, Handler], signals: Signals, clock: Clock,
-        owner: Owner, settings: WorkSettings | None = None,
+        owner: Owner, settings: WorkSettings | None = None, jobs: Sequence[JobQueue] = (),
     ) -> None:  # fmt: skip
-        """Run `handlers`, by queue, on `manager`'s database and schema.
+        """Run `handlers`, by queue, and `jobs` on `manager`'s database and schema.
 
         Raises:
             UsageError: a handler stands under another queue's name, or has no slots.
@@ -75,14 +80,16 @@ class Claimer:
         self._owner = owner
         self._settings = settings or WorkSettings()
         self._lanes = {queue: Lane(handler, self._settings) for queue, handler in handlers.items()}
+        self._lanes |= {each.queue: Lane(each, self._settings, jobs=each) for each in jobs}
         self._lease: Lease | None = None
         self._former: set[str] = set()  # leases that were lost, until no row runs under them
         self._claiming = asyncio.Lock()
         self._woken = asyncio.Event()
         self._receipt = Receipt(0, 0, 0)
+        self._chores = Chores(manager, self._lanes, owner=owner, signals=signals, clock=clock)
         self._sweeper = Sweeper(
             manager, self._lanes, signals=signals, clock=clock, settings=self._settings, wake=self._woken.set,
-            first=self._give_back_former,
+            first=self._first,
         )  # fmt: skip
 
     # --- what others may say ------------------------------------------------------------------------------------
@@ -131,8 +138,9 @@ class Claimer:
         tries = 0
         while not stop.is_set():
             try:
-                if not any(held.worker in self._former for held in self._in_hand()):
+                if self._former and not any(held.worker in self._former for held in self._in_hand()):
                     await self._give_back_former()
+                await self._chores.listen()
                 lease = await self._enlisted()
                 if lease is not None:
                     await self._round(stop, lease)
@@ -203,15 +211,24 @@ class Claimer:
     async def _claim(self, lane: Lane, lease: Lease) -> list[ClaimedRow]:
         began, wanted = self._clock.monotonic(), lane.wanted
         if lane.suspects:
-            work = store.claim_suspect(self._schema, queue=lane.queue, worker=lease.name)
-            rows = await at_once(self._manager, work)
+            suspect = partial(store.claim_suspect, self._schema, queue=lane.queue, worker=lease.name)
+            rows = await self._claimed(lane, 1, lambda _: suspect())
             lane.claimed_suspect(found=bool(rows), ended=self._clock.monotonic())
             return rows
         after = lane.after(began)
-        work = store.claim(self._schema, queue=lane.queue, limit=wanted, worker=lease.name, after=after)
-        rows = await at_once(self._manager, work)
+        claim = partial(store.claim, self._schema, queue=lane.queue, worker=lease.name, after=after)
+        rows = await self._claimed(lane, wanted, lambda limit: claim(limit=limit))
         lane.claimed(rows, wanted=wanted, front=after is None, began=began, ended=self._clock.monotonic())
         return rows
+
+    async def _claimed(
+        self, lane: Lane, wanted: int, claim: Callable[[int], Pipeline[list[ClaimedRow]]]
+    ) -> list[ClaimedRow]:
+        most = None if lane.jobs is None else lane.jobs.fleet
+        if most is None:
+            return await at_once(self._manager, claim(wanted))
+        work = within_fleet(self._schema, lane.queue, most=most, wanted=wanted, claim=claim)
+        return await self._manager.run(work)
 
     async def _return(self, rows: Sequence[ClaimedRow]) -> None:
         if rows:
@@ -222,20 +239,20 @@ class Claimer:
     def _start(self, lane: Lane, lease: Lease, rows: Sequence[ClaimedRow]) -> None:
         for row in rows:
             task = self._owner.task(self._run(lane, lease, row), name=f"work:{lane.queue}:{row.id}")
-            lane.in_hand[row.token] = InHand(row, lease.name, task)
+            lane.take(InHand(row, lease.name, task))
             task.add_done_callback(partial(self._settled, lane, row.token))
         if rows:
             self._signals.emit(WorkClaimed(lane.queue, len(rows)))
 
     def _settled(self, lane: Lane, token: int, _: asyncio.Task[None]) -> None:
         lane.settled(token)
-        self._woken.set()
+        if lane.due(self._clock.monotonic()):
+            self._woken.set()
 
     async def _run(self, lane: Lane, lease: Lease, row: ClaimedRow) -> None:
         began, result = self._clock.monotonic(), "interrupted"
         try:
-            await lane.handler.run(row)
-            result = "ok"
+            result = await lane.handler.run(row) or "ok"
         except LeaseLost:
             result = "lease_lost"
         except Unavailable:
@@ -247,9 +264,10 @@ class Claimer:
             result = "failed"
             await self._put_off(row, error)
         finally:
-            self._count(settled=int(result in {"ok", "failed"}))
+            self._count(settled=int(result in _SETTLED))
             taken = self._clock.monotonic() - began
-            self._signals.emit(WorkSettled(row.queue, row.kind, result, taken))
+            job = "" if lane.jobs is None else lane.jobs.label(row)
+            self._signals.emit(WorkSettled(row.queue, row.kind, result, taken, job))
 
     async def _put_off(self, row: ClaimedRow, error: Exception) -> None:
         attempt = row.attempt + 1
@@ -270,6 +288,11 @@ class Claimer:
         self._receipt = Receipt(old.settled + settled, old.given_back + given_back, old.abandoned + abandoned)
 
     # --- repair and end -----------------------------------------------------------------------------------------
+
+    async def _first(self) -> None:
+        """What goes before each sweep."""
+        await self._give_back_former()
+        await self._chores.look()
 
     async def repair(self) -> bool:
         """Give back the rows that run under our lease in the table but not here; False, since one look is enough."""
@@ -303,6 +326,7 @@ class Claimer:
             self._woken.set()
 
     async def _drain(self) -> None:
+        self._chores.close()
         while tasks := [held.task for held in self._in_hand()]:
             await asyncio.wait(tasks)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from postroad.work.jobs import JobQueue
     from postroad.work.settings import WorkSettings
     from postroad.work.store import ClaimedRow, Position
 
@@ -29,8 +30,8 @@ class Handler(Protocol):
         """How many rows it runs at once in this process."""
         ...
 
-    async def run(self, row: ClaimedRow) -> None:
-        """Run `row` and settle it through the store, fenced, in a transaction of its own.
+    async def run(self, row: ClaimedRow) -> str | None:
+        """Run `row` and settle it through the store, fenced, in a transaction of its own; None is ok.
 
         Cancellation means stop at once and settle nothing: the lease was lost, or the grace period is over. What it
         raises is unexpected: the row is put off (given back uncharged for `Unavailable`), and the error reported.
@@ -56,11 +57,14 @@ class Lane:
     than a tenth of the time, and more rarely where it would.
     """
 
-    def __init__(self, handler: Handler, settings: WorkSettings) -> None:
-        """Look at once."""
+    def __init__(self, handler: Handler, settings: WorkSettings, *, jobs: JobQueue | None = None) -> None:
+        """Look at once. `jobs` is the handler again, where it runs jobs."""
         self.handler = handler
+        self.jobs = jobs
         self.in_hand: dict[int, InHand] = {}
         self.paused = False
+        self.forbidden = False
+        """Whether an operator has paused the queue."""
         self.suspects = False
         self.look_at = 0.0
         self._busy = settings.busy.total_seconds()
@@ -72,6 +76,10 @@ class Lane:
         self._front_early = 0.0
         self._short = True
         self._met_suspect = False
+        self._suspects: set[int] = set()
+        self._isolation = settings.isolation.total_seconds()
+        self._isolating: float | None = None
+        self._relenting = False
 
     @property
     def queue(self) -> str:
@@ -81,12 +89,28 @@ class Lane:
     @property
     def wanted(self) -> int:
         """How many rows to claim now. A suspect that runs or waits keeps the others away: it runs alone."""
-        alone = any(held.row.suspect for held in self.in_hand.values())
-        if self.paused or alone or (self.suspects and self.in_hand):
+        if self.paused or self.forbidden or (self._isolates and not self._relenting):
             return 0
         if self.suspects:
             return 1
-        return max(0, min(self.handler.slots - len(self.in_hand), _MOST))
+        room = self.handler.slots - len(self.in_hand) if self.jobs is None else self.jobs.room
+        return max(0, min(room, _MOST))
+
+    @property
+    def _isolates(self) -> bool:
+        return bool(self._suspects or (self.suspects and self.in_hand))
+
+    def relent(self, now: float) -> None:
+        """Look, about once a second, whether a suspect has kept others waiting, or waited for them, for long enough.
+
+        Jobs may take hours, and no queue stands still for so long: what kills its worker mostly does so at once.
+        """
+        if self.jobs is None or not self._isolates:
+            self._isolating, self._relenting = None, False
+        elif self._isolating is None:
+            self._isolating = now
+        else:
+            self._relenting = now - self._isolating >= self._isolation
 
     def after(self, now: float) -> Mapping[int, Position] | None:
         """Where the next claim goes on from; None is the front."""
@@ -113,6 +137,7 @@ class Lane:
     def claimed_suspect(self, *, found: bool, ended: float) -> None:
         """Remember whether there was a suspect; the others have their turn before the next."""
         self.suspects = False
+        self._isolating, self._relenting = None, False
         self._met_suspect = found
         self._next_look(ended, found=True)
 
@@ -128,10 +153,17 @@ class Lane:
         """Seconds until the next claim; infinite while nothing may be claimed."""
         return max(0.0, self.look_at - now) if self.wanted else math.inf
 
+    def take(self, held: InHand) -> None:
+        """A row is in hand from now on."""
+        self.in_hand[held.row.token] = held
+        if held.row.suspect:
+            self._suspects.add(held.row.token)
+
     def settled(self, token: int) -> None:
         """A row left; its slot is free, and worth a look at once if more was there than slots."""
         self.in_hand.pop(token, None)
-        if not self._short:
+        self._suspects.discard(token)
+        if not self._short or (self.jobs is not None and self.jobs.fleet is not None):
             self.look_at = 0.0
 
     def hurry(self) -> None:

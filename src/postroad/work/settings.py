@@ -15,6 +15,7 @@ class WorkSettings:
 
     A dead worker's rows are taken over within `lease` plus `sweep`. `repair` is the period in which rows that are
     ours in the table but not in hand (a claim whose answer was lost, a handler that could not settle) are given back.
+    A suspect keeps the other jobs of its queue waiting for `isolation` at most, and waits for them no longer.
     `backoff` spaces runs of a row whose handler broke unexpectedly; `let_go` bounds what is done once the grace
     period is over.
     """
@@ -27,4 +28,5 @@ class WorkSettings:
     repair: timedelta = seconds(2)
     gauges: timedelta = seconds(15)
     let_go: timedelta = seconds(2)
+    isolation: timedelta = seconds(5)
     backoff: Backoff = field(default_factory=lambda: Backoff(first=seconds(2), most=minutes(10)))

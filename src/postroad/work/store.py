@@ -33,8 +33,8 @@ class ClaimedRow:
 
     `attempt` counts the failures charged so far: this run is number ``attempt + 1``, and that is what `delay_again`
     and `quarantine_claimed` are given when it fails. `suspect` counts the workers that died while running it; a
-    suspect runs alone. `age` is the time since it was put here, by the database's clock. A lower `priority` is
-    claimed first.
+    suspect runs alone. `age` is the time since it was due, or else since it was put here, by the database's clock. A
+    lower `priority` is claimed first. `cancelled` says that an operator has cancelled it, with what reason.
     """
 
     id: int
@@ -48,7 +48,9 @@ class ClaimedRow:
     age: timedelta = timedelta(0)
     created_at: datetime
     run_at: datetime
+    due: datetime | None = None
     priority: int = 0
+    cancelled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,8 @@ def _claimed(row: Mapping[str, Any]) -> ClaimedRow:
     return ClaimedRow(
         id=row["id"], token=row["token"], queue=row["queue"], kind=row["kind"], key=row["key"], wire=wire,
         attempt=row["attempt"], suspect=row["suspect"], age=row["age"], created_at=row["created_at"],
-        run_at=row["run_at"], priority=row["priority"],
+        run_at=row["run_at"], due=row["due"], priority=row["priority"],
+        cancelled=(row["cancel_reason"] or "") if row["cancelled"] else None,
     )  # fmt: skip
 
 

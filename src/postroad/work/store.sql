@@ -1,3 +1,6 @@
+-- A row has a token while it runs and only then, and no two claims ever have the same: so the token is the fence. The
+-- state is not asked beside it, since its index holds the dead versions of all that ran lately.
+
 -- name: delay
 -- Puts a failed delivery off: a new row, unless one is open for this key.
 INSERT INTO {schema}.work
@@ -19,18 +22,17 @@ SET state = CASE WHEN $3::interval > interval '0' THEN 'scheduled' ELSE 'ready' 
     worker = NULL, token = NULL, started_at = NULL,
     history = (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
         || jsonb_build_array($5::text::jsonb || jsonb_build_object('at', clock_timestamp()))
-WHERE id = $1 AND token = $2 AND state = 'running'
+WHERE id = $1 AND token = $2
 RETURNING id;
 
 -- name: give_back
 -- Makes claimed rows claimable again, fenced and uncharged; in order of id, so that two of these cannot deadlock.
 WITH mine AS MATERIALIZED (
-    SELECT work.id
+    SELECT id
     FROM {schema}.work
-    JOIN unnest($1::bigint[], $2::bigint[]) AS held (id, token) ON work.id = held.id AND work.token = held.token
-    WHERE work.state = 'running'
-    ORDER BY work.id
-    FOR UPDATE OF work
+    WHERE id = ANY ($1::bigint[]) AND token = ANY ($2::bigint[])
+    ORDER BY id
+    FOR UPDATE
 )
 UPDATE {schema}.work
 SET state = 'ready', worker = NULL, token = NULL, started_at = NULL
@@ -41,7 +43,7 @@ RETURNING id;
 -- Moves a claimed row to `finished`, fenced.
 WITH gone AS (
     DELETE FROM {schema}.work
-    WHERE id = $1 AND token = $2 AND state = 'running'
+    WHERE id = $1 AND token = $2
     RETURNING id, queue, kind, key, attempt, worker, event_type, created_at, started_at, history
 )
 INSERT INTO {schema}.finished
@@ -66,7 +68,7 @@ RETURNING id;
 -- nothing does: the digest names the row.
 WITH gone AS (
     DELETE FROM {schema}.work
-    WHERE id = $1 AND token = $2 AND state = 'running'
+    WHERE id = $1 AND token = $2
     RETURNING id, queue, kind, key, event_type, body, content_type, headers, exchange, routing_key, history
 ), moved AS (
     INSERT INTO {schema}.quarantine
@@ -111,8 +113,9 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, attempt, suspect, created_at,
-    clock_timestamp() - created_at AS age, event_type, body, content_type, headers, exchange, routing_key;
+RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
+    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
+    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: claim_on
 -- Claims ready rows of a queue that come after a position, given per priority: dead versions of rows claimed before,
@@ -134,8 +137,9 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, attempt, suspect, created_at,
-    clock_timestamp() - created_at AS age, event_type, body, content_type, headers, exchange, routing_key;
+RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
+    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
+    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: claim_suspect
 -- Claims one row that was running when its worker died, to be run alone.
@@ -150,8 +154,9 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $2, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, attempt, suspect, created_at,
-    clock_timestamp() - created_at AS age, event_type, body, content_type, headers, exchange, routing_key;
+RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
+    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
+    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: make_due
 -- Makes due rows claimable, a bounded batch; statement_timestamp() since a volatile clock could not use the index.

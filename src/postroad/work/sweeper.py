@@ -116,7 +116,8 @@ class Sweeper:
 
     async def _tell(self) -> None:
         for lane in self._lanes.values():
-            self._signals.emit(WorkSlots(lane.queue, lane.handler.slots, len(lane.in_hand)))
+            active = len(lane.in_hand) if lane.jobs is None else lane.jobs.active
+            self._signals.emit(WorkSlots(lane.queue, lane.handler.slots, active))
         depths = await at_once(self._manager, store.quarantine_state(self._schema))
         self._signals.emit(
             QuarantineState(tuple((depth.queue, depth.count, depth.oldest.total_seconds()) for depth in depths))

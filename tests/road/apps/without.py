@@ -12,6 +12,7 @@ from postroad.consume import arrival, attempt, inbox
 from postroad.consume.alone import Alone
 from postroad.events import Subscription
 from postroad.events.envelope import message_key
+from postroad.leases import store as lease_store
 from postroad.leases.lease import Lease
 from postroad.outbox import store
 from postroad.outbox.bond import Bond
@@ -23,7 +24,9 @@ from postroad.transport.amqp.watch import Watch
 from postroad.transport.base import Incoming, Outgoing, Settled, Settlement
 from postroad.transport.postgres.intake import PostgresIntake
 from postroad.transport.postgres.publisher import PostgresPublisher
+from postroad.work import running
 from postroad.work import store as work
+from postroad.work.run import Grip
 
 SCHEMA = "postroad"
 INTAKES: Sequence[Any] = (AmqpIntake, PostgresIntake)
@@ -206,6 +209,40 @@ def no_doubt() -> None:
         return await self._read(), ""
 
     Bond._prove = proven  # type: ignore[method-assign]
+
+
+def no_job_fence() -> None:
+    """A run's transactions commit whoever has its row; it is the database's word alone that counts, and nobody asks."""
+
+    def unsealed(self: Grip, *, finish: bool) -> Any:
+        yield from work.finish(self.schema, self.row.id, self.row.token, outcome="handled") if finish else ()
+
+    Grip.sealed = unsealed  # type: ignore[method-assign]
+
+
+def no_renewal() -> None:
+    """A lease is never renewed."""
+    text = lease_store.QUERIES.text("renew", SCHEMA)
+    stale = text.replace("clock_timestamp() + lease.ttl", "lease.expires_at")
+    assert stale != text
+    lease_store.QUERIES._rendered["renew", SCHEMA] = stale
+
+
+def no_turns() -> None:
+    """Processes count and claim from a queue with a limit for all of them without waiting for their turn."""
+    text = running.QUERIES.text("fleet", SCHEMA)
+    running.QUERIES._rendered["fleet", SCHEMA] = "SELECT $1::text || $2::text IS NOT NULL AS ours"
+    assert "pg_try_advisory_xact_lock" in text
+
+
+def no_suspicion() -> None:
+    """Whoever ran when its worker died is charged for it."""
+    text = work.QUERIES.text("recover", SCHEMA)
+    charged = text.replace("CASE WHEN suspect > 0 THEN 1 ELSE 0 END", "1").replace(
+        "suspect = suspect + 1", "suspect = 0"
+    )
+    assert charged != text
+    work.QUERIES._rendered["recover", SCHEMA] = charged
 
 
 SWITCHES: dict[str, Callable[[], None]] = {

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import asyncpg
 
-from postroad.runtime.app import Wires
 from postroad.runtime.doctor import Finding, Limits, Subject
+from postroad.runtime.wires import Wires
 from runtime.processes import import_app
 
 AT_ONCE = Limits(

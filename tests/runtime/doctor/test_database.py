@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 from postroad.consume import consumer
 from postroad.events import Subscription
-from postroad.runtime.app import App, Wires
+from postroad.runtime.app import App
 from postroad.runtime.doctor import Subject
 from postroad.runtime.settings import read_settings
+from postroad.runtime.wires import Wires
 from postroad.testing.postgres import Postgres, identifier
 from runtime.doctor.patients import holding, severity
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.clock import minutes, seconds
 from postroad.runtime.doctor.checks import SETTINGS
 from postroad.runtime.settings import Role, Settings
+from postroad.runtime.wires_work import threaded
 
 if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
@@ -61,10 +62,11 @@ class Subject:
         }
 
     def _threads(self, roles: frozenset[Role]) -> int:
-        """The connections of ``def`` handlers: one for each thread, beside the pool."""
+        """The connections of ``def`` handlers and jobs: one for each thread, beside the pool."""
+        jobs = threaded(self.declarations.queues) if Role.WORK in roles else 0
         if not roles & {Role.CONSUME, Role.WORK}:
-            return 0
-        return sum(consumer.concurrency for consumer in self.consumers if consumer.threaded)
+            return jobs
+        return jobs + sum(consumer.concurrency for consumer in self.consumers if consumer.threaded)
 
 
 def examine_settings(settings: Settings) -> list[Finding]:

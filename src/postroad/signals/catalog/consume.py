@@ -117,7 +117,7 @@ class DeliveryQuarantined(Signal):
 
 @dataclass(frozen=True, slots=True)
 class IntakePaused(Signal):
-    """A consumer takes nothing because something that it needs is away; nothing is charged."""
+    """A consumer (or queue of jobs) takes nothing because something that it needs is away; nothing is charged."""
 
     level: ClassVar[Level] = Level.WARNING
     consumer: str
@@ -126,7 +126,7 @@ class IntakePaused(Signal):
 
 @dataclass(frozen=True, slots=True)
 class IntakeResumed(Signal):
-    """A paused consumer takes deliveries again."""
+    """A paused consumer, or queue of jobs, goes on."""
 
     level: ClassVar[Level] = Level.INFO
     consumer: str

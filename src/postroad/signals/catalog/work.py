@@ -18,12 +18,54 @@ class WorkClaimed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class WorkSettled(Signal):
-    """A claimed row reached its outcome: ok, failed, interrupted or lease_lost."""
+    """A claimed row reached its outcome: ok, failed, cancelled, interrupted or lease_lost; of a job with its name."""
 
     queue: str
     kind: str
     result: str
     seconds: float
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDelayed(Signal):
+    """A job's attempt failed, or it asked for time; it is tried again after `delay_seconds`."""
+
+    level: ClassVar[Level] = Level.INFO
+    queue: str
+    job: str
+    reason_class: str
+    error_type: str
+    attempt: int
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuarantined(Signal):
+    """A job was moved to quarantine: a person decides."""
+
+    level: ClassVar[Level] = Level.WARNING
+    queue: str
+    job: str
+    reason_class: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused(Signal):
+    """This process heard that an operator has paused a queue: it claims nothing of it."""
+
+    level: ClassVar[Level] = Level.INFO
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed(Signal):
+    """This process heard that a paused queue goes on."""
+
+    level: ClassVar[Level] = Level.INFO
+    queue: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from postroad.consume.limit import TimeLimit
+from postroad.work.limit import TimeLimit
 
 
 class Told:

@@ -1,4 +1,4 @@
-"""The time limit of one consumer's ``async def`` handlers, watched by one timer of the loop for all of them."""
+"""The time limit of many runs of ``async def`` functions, watched by one timer of the loop for all of them."""
 
 from __future__ import annotations
 

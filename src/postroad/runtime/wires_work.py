@@ -1,0 +1,77 @@
+"""Which rows of work a process runs, and on what: its consumers' retries and its jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from postroad.consume import Retries
+from postroad.sql.transactions import AsyncpgTransactions
+from postroad.work.claimer import Claimer
+from postroad.work.completion import Completions
+from postroad.work.jobs import JobQueue
+from postroad.work.settings import WorkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from postroad.consume import Attempts
+    from postroad.runtime.process import Database, Ground
+    from postroad.work.job import Job
+    from postroad.work.lane import Handler
+
+Queues: TypeAlias = "Mapping[str, Sequence[Job[Any]]]"
+
+_THREADS: Final = 2
+"""Threads for each ``def`` job that may run at once: one that is stuck leaves its slot to another."""
+
+
+def claimer_of(
+    ground: Ground, database: Database, attempts: Sequence[Attempts], *, work: Queues | None,
+    deliveries: Mapping[str, Handler],
+) -> Claimer | None:  # fmt: skip
+    """The claimer of a process, if it has anything to claim.
+
+    That is the `deliveries` that it takes and, where it does `work`, its consumers' retries and these queues of jobs.
+    """
+    if work is None and not deliveries:
+        return None
+    retries = [] if work is None else [Retries(each, signals=ground.signals, clock=ground.clock) for each in attempts]
+    handlers: dict[str, Handler] = {**deliveries, **{handler.queue: handler for handler in retries}}
+    completions = Completions(database.manager, owner=ground.tasks, signals=ground.signals, clock=ground.clock)
+    own = AsyncpgTransactions(database.manager)
+    return Claimer(
+        database.manager, database.keeper, handlers=handlers,
+        jobs=[
+            JobQueue(
+                name, jobs, manager=database.manager, completions=completions, resources=ground.resources,
+                transactions=_transactions(ground, own, name, jobs), signals=ground.signals, clock=ground.clock,
+                chance=ground.chance,
+            )
+            for name, jobs in (work or {}).items()
+        ],
+        signals=ground.signals, clock=ground.clock, owner=ground.tasks,
+        settings=WorkSettings(lease=ground.settings.worker_lease),
+    )  # fmt: skip
+
+
+def pooled(queues: Queues) -> int:
+    """How many connections of the pool these queues use at most: one for each ``async def`` job that runs."""
+    return sum(jobs[0].concurrency for jobs in queues.values() if not all(job.threaded for job in jobs))
+
+
+def threaded(queues: Queues) -> int:
+    """How many connections of their own these queues use at most: one for each ``def`` job that runs."""
+    return sum(jobs[0].concurrency for jobs in queues.values() if any(job.threaded for job in jobs))
+
+
+def _transactions(
+    ground: Ground, own: AsyncpgTransactions, name: str, jobs: Sequence[Job[Any]]
+) -> Callable[[Job[Any]], Any]:
+    """What the runs of each job open: what it names, else the App's pool, or threads that its queue's jobs share."""
+    threads: Any = None
+    if any(job.threaded and job.on is None for job in jobs):
+        from postroad.sql.threaded import PsycopgTransactions
+
+        size = _THREADS * jobs[0].concurrency
+        threads = PsycopgTransactions(ground.settings.database_url, ground.tasks, size=size, name=name)
+    return lambda job: job.on or (threads if job.threaded else own)

@@ -1,0 +1,321 @@
+"""The handler of a queue of jobs: from a claimed row to a written end, for many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from postroad.clock import seconds
+from postroad.errors import ContractError, LeaseLost, Unavailable
+from postroad.signals.catalog import (
+    IntakePaused,
+    IntakeResumed,
+    JobDelayed,
+    JobQuarantined,
+    LateWriteRefused,
+    TaskFailed,
+)
+from postroad.work import store
+from postroad.work.attempt import Attempt, Runner
+from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
+from postroad.work.probe import DependencyProbe
+from postroad.work.run import Grip
+from postroad.work.running import Finish
+from postroad.work.sweeper import at_once
+
+if TYPE_CHECKING:
+    from postroad.clock import Clock
+    from postroad.signals import Signals
+    from postroad.sql.drive import Transactions
+    from postroad.sql.manager import Manager
+    from postroad.sql.threaded import PsycopgTransactions
+    from postroad.work.completion import Completions
+    from postroad.work.job import Job
+    from postroad.work.store import ClaimedRow
+    from postroad.work.use import Resources
+
+UNKNOWN: Final = "unknown"
+GRACE: Final = seconds(5)
+"""How long a function that an operator has cancelled may take to end by itself."""
+PATIENCE: Final = seconds(1)
+"""How long a row that was claimed ahead may wait here for its slot."""
+
+_QUICK_SECONDS: Final = 0.05  # Jobs that take less are claimed ahead.
+_AHEAD: Final = 300
+_MEASURED: Final = 20
+_WEIGHT: Final = 0.05
+_REMEMBERED: Final = 1000
+_NAME: Final = re.compile(r"[a-z0-9._-]{1,200}")
+
+
+class JobQueue:
+    """Runs the rows of one queue of jobs; implements `work.Handler`.
+
+    `concurrency` functions at once. Where they take under 50 ms on average, rows are claimed ahead, as many as would
+    run within a tenth of a second; what waits for a slot for longer than a second goes back to the table.
+    """
+
+    def __init__(
+        self, name: str, jobs: Sequence[Job[Any]], *, manager: Manager, completions: Completions, resources: Resources,
+        transactions: Callable[[Job[Any]], Transactions[Any] | PsycopgTransactions], signals: Signals, clock: Clock,
+        chance: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """Run `jobs`, which agree on how many of them run at once; `transactions` finds what a job's runs open."""
+        self.queue = name
+        self.slots = jobs[0].concurrency
+        self.fleet = jobs[0].fleet
+        self._runners = {job.name: Runner(job, transactions(job)) for job in jobs}
+        self._manager = manager
+        self._completions = completions
+        self._resources = resources
+        self._signals = signals
+        self._clock = clock
+        self._chance = chance
+        self._seats = asyncio.Semaphore(self.slots)
+        self._waiting: dict[int, float] = {}
+        self._active: dict[int, Attempt] = {}
+        self._lost: dict[int, None] = {}
+        self._down: set[str] = set()
+        self._down_since = 0.0
+        self._probes = {
+            one.name: DependencyProbe(one, resources, clock) for job in jobs for one in job.rules.down.values()
+        }
+        self._mean = 0.0
+        self._measured = 0
+
+    # --- what the claimer asks and says -----------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many rows to claim now: the free slots, and ahead of quick jobs, a batch at a time."""
+        if self._down:
+            return 0
+        free = self.slots - len(self._active) - len(self._waiting)
+        ahead = self._ahead
+        if ahead and len(self._waiting) > ahead // 2:
+            return 0
+        return max(free + ahead, 0)
+
+    @property
+    def active(self) -> int:
+        """How many functions run."""
+        return len(self._active)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a dependency of its jobs is away."""
+        return bool(self._down)
+
+    @property
+    def _ahead(self) -> int:
+        if self.fleet is not None or self._measured < _MEASURED or self._mean >= _QUICK_SECONDS:
+            return 0
+        return min(_AHEAD, int(self.slots * 2 * _QUICK_SECONDS / max(self._mean, 1e-6)))
+
+    def label(self, row: ClaimedRow) -> str:
+        """The job's name where it is known here: bounded, so that it may be a label."""
+        name = row.wire.event_type
+        return name if name in self._runners and name is not None else UNKNOWN
+
+    def cancel(self, token: int, reason: str) -> None:
+        """An operator has cancelled what runs under that token; an ``async def`` function that goes on is stopped."""
+        attempt = self._active.get(token)
+        if attempt is None or attempt.grip is None or attempt.grip.cancelled is not None:
+            return
+        attempt.grip.cancelled = reason
+        attempt.stop_at = self._clock.monotonic() + GRACE.total_seconds()
+
+    def withdrawn(self, *, patience: float = PATIENCE.total_seconds()) -> list[int]:
+        """The tokens of rows that have waited for a slot for longer than that; they are not begun any more."""
+        before = self._clock.monotonic() - patience
+        tokens = [token for token, since in self._waiting.items() if since <= before]
+        for token in tokens:
+            del self._waiting[token]
+        return tokens
+
+    def overdue(self) -> list[tuple[ClaimedRow, Ending]]:
+        """Stop what is to be stopped, and give up what does not end: its slot is free, its row the caller's to end.
+
+        A function that goes on two seconds after its time limit, or after it was stopped, is reported as stuck.
+        """
+        now, given_up = self._clock.monotonic(), []
+        for attempt in [*self._active.values()]:
+            if now >= attempt.stop_at:
+                attempt.stop(now)
+            if now >= attempt.deadline:
+                given_up.append((attempt.row, self._give_up(attempt)))
+        return given_up
+
+    def _give_up(self, attempt: Attempt) -> Ending:
+        runner = attempt.runner
+        assert runner is not None
+        attempt.give_up()
+        self._leave(attempt)
+        reason = "it goes on although it was told to stop; its slot is open again, and its result changes nothing"
+        self._signals.emit(TaskFailed(f"job:{runner.job.name}", "Stuck", reason))
+        return self._judged(attempt, runner.overtime())
+
+    # --- one row ----------------------------------------------------------------------------------------------------
+
+    async def run(self, row: ClaimedRow) -> str:
+        """See `work.Handler.run`; ok, failed or cancelled.
+
+        Raises:
+            LeaseLost: another worker has the row, or it was given up here.
+            Unavailable: the row could not be run now; it is given back, uncharged.
+        """
+        await self._seat(row)
+        attempt = self._active[row.token] = Attempt(row, now=self._clock.monotonic())
+        try:
+            ending = await self._attempted(attempt)
+        finally:
+            self._leave(attempt)
+        grip = attempt.grip
+        if grip is not None and grip.fenced:
+            raise grip.gone()
+        if grip is not None and grip.given_up:
+            raise grip.refused()
+        if grip is not None and grip.finished:
+            return "ok"
+        return await self.settle(row, ending)
+
+    async def _seat(self, row: ClaimedRow) -> None:
+        self._waiting[row.token] = self._clock.monotonic()
+        try:
+            await self._seats.acquire()
+        except BaseException:
+            self._waiting.pop(row.token, None)
+            raise
+        if self._waiting.pop(row.token, None) is None:  # It goes back to the table.
+            self._seats.release()
+            raise Unavailable("PR304", f"row {row.id} of work waited too long for a slot")
+
+    def _leave(self, attempt: Attempt) -> None:
+        if self._active.pop(attempt.row.token, None) is not None:
+            self._seats.release()
+
+    async def _attempted(self, attempt: Attempt) -> Ending:
+        row = attempt.row
+        if row.cancelled is not None:
+            return cancelled(row.cancelled)
+        try:
+            runner = self._runner(row)
+            if row.attempt >= runner.job.retry.attempts:
+                return exhausted(row)
+            request = runner.read(row)
+        except ContractError as error:
+            return refused(error, row)
+        grip = Grip(
+            row=row, job=runner.job.name, manager=self._manager, signals=self._signals, clock=self._clock,
+            resources=self._resources,
+        )  # fmt: skip
+        try:
+            await attempt.call(runner, request, grip)
+        except asyncio.CancelledError as error:
+            if not attempt.stopped or _cancelled():
+                raise
+            return self._judged(attempt, error)
+        except Exception as error:  # noqa: BLE001 - the border around the author's function
+            return await self._asked(attempt, error, self._judged(attempt, error))
+        finally:
+            self._took(self._clock.monotonic() - attempt.began)
+        return HANDLED
+
+    def _runner(self, row: ClaimedRow) -> Runner:
+        name = row.wire.event_type or ""
+        runner = self._runners.get(name)
+        if runner is None:
+            shown = repr(name) if _NAME.fullmatch(name) else "of a name that is not one"
+            raise ContractError(
+                "PR513", f"queue {self.queue!r} has no job {shown} here; declare it, then release the row"
+            )
+        return runner
+
+    def _took(self, taken: float) -> None:
+        self._measured += 1
+        self._mean += (taken - self._mean) * max(_WEIGHT, 1 / self._measured)
+
+    async def _asked(self, attempt: Attempt, error: Exception, ending: Ending) -> Ending:
+        """A failure that speaks of a dependency is the dependency's only while that does not answer."""
+        dependency = None if ending.verdict is None else ending.verdict.dependency
+        if dependency is None:
+            return ending
+        if await self._probes[dependency.name].answers():
+            return self._judged(attempt, error, answers=True)
+        if not self._down:
+            self._down_since = self._clock.monotonic()
+            self._signals.emit(IntakePaused(self.queue, dependency.name))
+        self._down.add(dependency.name)
+        return ending
+
+    async def look_for_dependencies(self) -> None:
+        """Ask those that are away, about once a second; nothing is claimed until all answer."""
+        down = self._down
+        for name in [*down]:
+            if await self._probes[name].answers():
+                down.discard(name)
+                if not down:
+                    self._signals.emit(IntakeResumed(self.queue, self._clock.monotonic() - self._down_since))
+
+    def _judged(self, attempt: Attempt, error: BaseException, *, answers: bool = False) -> Ending:
+        runner, grip, row = attempt.runner, attempt.grip, attempt.row
+        assert runner is not None
+        assert grip is not None
+        ours = grip.lost and not attempt.limited and row.id not in self._lost
+        if ours:  # Once, that is the database's doing; twice, it is the job's: it can kill its connection.
+            self._lost[row.id] = None
+            if len(self._lost) > _REMEMBERED:
+                del self._lost[next(iter(self._lost))]
+        return failed(
+            error, job=runner.job, row=row, chance=self._chance(), stopped=grip.cancelled, ours=ours, answers=answers
+        )  # fmt: skip
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    async def settle(self, row: ClaimedRow, ending: Ending) -> str:
+        """Write how a row ended, fenced; ok, failed or cancelled.
+
+        Raises:
+            LeaseLost: another worker has the row.
+            Unavailable: the database is away.
+        """
+        if ending.verdict is None or ending.became is Became.DROPPED:
+            finish = Finish(row.id, row.token, ending.became, ending.reason or None)
+            if not await self._completions.put(finish):
+                raise _gone(row)
+            return "cancelled" if ending.became is Became.CANCELLED else "ok"
+        if ending.became is Became.DELAYED:
+            work = store.delay_again(
+                self._manager.schema, row.id, row.token, verdict=ending.verdict, attempt=ending.attempt,
+                run_in=ending.run_in,
+            )  # fmt: skip
+        else:
+            work = store.quarantine_claimed(
+                self._manager.schema, row.id, row.token, verdict=ending.verdict, attempt=ending.attempt
+            )
+        if not await at_once(self._manager, work):
+            self._signals.emit(LateWriteRefused("work", 1))
+            raise _gone(row)
+        self._tell(row, ending)
+        return "failed"
+
+    def _tell(self, row: ClaimedRow, ending: Ending) -> None:
+        verdict, name = ending.verdict, self.label(row)
+        assert verdict is not None
+        kind = str(verdict.failure)
+        if ending.became is Became.DELAYED:
+            waits = ending.run_in.total_seconds()
+            self._signals.emit(JobDelayed(self.queue, name, kind, verdict.error_type, row.attempt + 1, waits))
+        else:
+            self._signals.emit(JobQuarantined(self.queue, name, kind, verdict.code, verdict.reason))
+
+
+def _gone(row: ClaimedRow) -> LeaseLost:
+    return LeaseLost("PR401", f"row {row.id} of work was claimed by another worker; this run changes nothing")
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
