@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from postroad.leases import Keeper
 from postroad.retry import Backoff
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
+from postroad.sql.lock import Locks
 from postroad.sql.manager import Manager
 from postroad.work import ClaimedRow, Wire, store
 from postroad.work.claimer import Claimer
@@ -117,7 +119,8 @@ async def process(url: str) -> AsyncIterator[Process]:
     heard = Heard()
     signals = Signals(heard)
     owner = Tasks(signals)
-    manager = await Manager.open(url, schema=SCHEMA, size=6)
+    locks = Locks(url, schema=SCHEMA, owner=owner, clock=SYSTEM_CLOCK, chance=random.random)
+    manager = await Manager.open(url, schema=SCHEMA, size=6, locks=locks)
     keeper = Keeper(url, schema=SCHEMA, holder=uuid4(), clock=SYSTEM_CLOCK, signals=signals, owner=owner)
     await keeper.start()
     try:

@@ -365,26 +365,6 @@ async def test_sabotage_without_the_fence_the_late_commit_counts(here, effects, 
     assert await taken_away(here, effects) == [1, 2]
 
 
-async def test_a_transaction_fences_what_the_run_holds_besides(here, effects):
-    """What a lease adds to the fences decides about the commit."""
-
-    @job("j", retry=QUICKLY)
-    async def work(request: Number, run: Run) -> None:
-        def fence():
-            if request.number == run.attempt - 1:
-                raise ValueError("not held")
-            yield from ()
-
-        run.grip.fences.append(fence)
-        async with run.transaction() as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1)", run.attempt)
-
-    await enqueue(effects, "j", *numbers(1))
-    async with working(here, queues(here, work)):
-        await until_empty(effects)
-    assert [row["number"] for row in await effects.fetch("SELECT number FROM effect")] == [2]
-
-
 async def test_progress_is_seen_and_fenced(here, sql):
     seen, told, errors = asyncio.Event(), asyncio.Event(), []
 

@@ -45,7 +45,7 @@ def claimer_of(
             JobQueue(
                 name, jobs, manager=database.manager, completions=completions, resources=ground.resources,
                 transactions=_transactions(ground, own, name, jobs), signals=ground.signals, clock=ground.clock,
-                chance=ground.chance,
+                chance=ground.chance, leases=database.leases,
             )
             for name, jobs in (work or {}).items()
         ],

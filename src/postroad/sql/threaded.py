@@ -176,6 +176,10 @@ class Seated:
             await self._slot.quiet(LET_GO.total_seconds())
             raise
 
+    def cut(self) -> None:
+        """Cut the connection, from any thread: a transaction that is open on it cannot commit any more."""
+        self._seat.cut()
+
     @contextmanager
     def begin(self) -> Iterator[SeatedUnit]:
         """Open a transaction, on the thread: leaving the block commits, an error rolls back.

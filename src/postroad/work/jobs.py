@@ -27,6 +27,7 @@ from postroad.work.sweeper import at_once
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
+    from postroad.leases import Leases
     from postroad.signals import Signals
     from postroad.sql.drive import Transactions
     from postroad.sql.manager import Manager
@@ -60,7 +61,7 @@ class JobQueue:
     def __init__(
         self, name: str, jobs: Sequence[Job[Any]], *, manager: Manager, completions: Completions, resources: Resources,
         transactions: Callable[[Job[Any]], Transactions[Any] | PsycopgTransactions], signals: Signals, clock: Clock,
-        chance: Callable[[], float],
+        chance: Callable[[], float], leases: Leases | None = None,
     ) -> None:  # fmt: skip
         """Run `jobs`, which agree on how many of them run at once; `transactions` finds what a job's runs open."""
         self.queue = name
@@ -70,6 +71,7 @@ class JobQueue:
         self._manager = manager
         self._completions = completions
         self._resources = resources
+        self._leases = leases
         self._signals = signals
         self._clock = clock
         self._chance = chance
@@ -209,7 +211,8 @@ class JobQueue:
             return refused(error, row)
         grip = Grip(
             row=row, job=runner.job.name, manager=self._manager, signals=self._signals, clock=self._clock,
-            resources=self._resources,
+            resources=self._resources, leases=self._leases,
+            until=attempt.began + runner.job.max_runtime.total_seconds(),
         )  # fmt: skip
         try:
             await attempt.call(runner, request, grip)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from typing_extensions import TypeVar, override
 
 from postroad.errors import LeaseLost, Unavailable, UsageError
 from postroad.failures import Cancel
+from postroad.leases.hold import TTL
 from postroad.signals.catalog import LateWriteRefused
 from postroad.work import running, store
 from postroad.work.sweeper import at_once
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from postroad.clock import Clock
+    from postroad.leases import AsyncLease, HeldLease, Leases, SyncLease
     from postroad.signals import Signals
     from postroad.sql import Pipeline
     from postroad.sql.asyncpg import Connection
@@ -50,8 +52,11 @@ class Grip:
     signals: Signals
     clock: Clock
     resources: Resources
-    fences: list[Callable[[], Pipeline[None]]] = field(default_factory=list)
-    """What must hold besides the run's own claim where its transactions commit: leases that it holds."""
+    leases: Leases | None = None
+    until: float = float("inf")
+    """The monotonic time at which its time limit is over."""
+    held: list[HeldLease] = field(default_factory=list)
+    """The leases that it holds: its transactions commit only while they, too, are its own."""
     cancelled: str | None = None
     """The reason for which an operator has cancelled it."""
     finished: bool = False
@@ -78,8 +83,8 @@ class Grip:
 
     def sealed(self, *, finish: bool) -> Pipeline[None]:
         """The last statements of a transaction: whatever must still be ours is, and stays so until the commit."""
-        for fence in self.fences:
-            yield from fence()
+        for lease in self.held:
+            yield from lease.fence()
         row = self.row
         if finish:
             ours = yield from store.finish(self.schema, row.id, row.token, outcome="handled")
@@ -87,6 +92,25 @@ class Grip:
             ours = yield from running.hold(self.schema, row.id, row.token)
         if not ours:
             raise self.refused()
+
+    def holding(self) -> tuple[Leases, timedelta]:
+        """Where it takes leases from, and how long it may hold one at most.
+
+        Raises:
+            UsageError: there are none.
+        """
+        if self.leases is None:
+            raise UsageError("PR107", f"job {self.job!r} has no leases; run it in an App")
+        return self.leases, timedelta(seconds=max(self.until - self.clock.monotonic(), 0.001))
+
+    @contextmanager
+    def under(self, lease: HeldLease) -> Iterator[None]:
+        """Fence its transactions by `lease` for the block."""
+        self.held.append(lease)
+        try:
+            yield
+        finally:
+            self.held.remove(lease)
 
     def refused(self) -> LeaseLost:
         """Count a write that was refused; the error to raise."""
@@ -240,6 +264,35 @@ class Run(_Told, Generic[Tx_co]):
             self.units.discard(unit)
         grip.finished = finish
 
+    @asynccontextmanager
+    async def lease(
+        self, name: str, *, ttl: timedelta = TTL, wait: timedelta | None = None
+    ) -> AsyncIterator[AsyncLease]:
+        """Hold the lease `name` for the block: no two runs do, of whatever job; see `postroad.leases.Leases.hold`.
+
+        The run's transactions within are fenced by it as well, and it is held no longer than the attempt may take.
+
+        Raises:
+            LeaseHeld: PR402, another has it; at once, or after `wait`. Not caught, the job is retried.
+            LeaseLost: PR401, it was lost, and the block was cancelled. Not caught, the job is put off, uncharged.
+            UsageError: an argument is not valid.
+        """
+        leases, longest = self.grip.holding()
+        async with leases.hold(name, ttl=ttl, wait=wait, max_runtime=longest) as lease:
+            with self.grip.under(lease):
+                yield lease
+
+    def lock(self, name: str, *, wait: timedelta | None = None) -> AbstractAsyncContextManager[None]:
+        """Hold the lock `name` for a short block, on a connection of its own; see `postroad.sql.lock.Locks.hold`.
+
+        There is no fencing token: what must never be written late takes a `lease`.
+
+        Raises:
+            LeaseHeld: PR402, another session has it; at once, or after `wait`.
+            LeaseLost: PR403, the connection was lost, and the block was cancelled.
+        """
+        return self.grip.manager.lock(name, wait=wait)
+
     async def progress(self, fraction: float, note: str | None = None) -> None:
         """Show people how far it is: `fraction` from 0 to 1, and a `note` of at most 200 letters.
 
@@ -286,6 +339,14 @@ class BlockingRun(_Told, Generic[Bx_co]):
             grip.lost |= self._seated.lost
             raise
         grip.finished = finish
+
+    @contextmanager
+    def lease(self, name: str, *, ttl: timedelta = TTL, wait: timedelta | None = None) -> Iterator[SyncLease]:
+        """`Run.lease` for a thread: a loss cannot cancel it, but cuts its open transaction; call ``lease.check()``."""
+        leases, longest = self.grip.holding()
+        cut = self._seated.cut
+        with leases.hold_sync(name, ttl=ttl, wait=wait, max_runtime=longest, cut=cut) as lease, self.grip.under(lease):
+            yield lease
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """See `Run.progress`."""
