@@ -49,7 +49,7 @@ def test_without_waiting_for_the_standby_a_failover_loses_what_authors_were_told
         assert wait_until(lambda: len(author.acknowledged) > known + 60)
         world.fail_over()
 
-    verdict = under_load(Careless(tmp_path), act)
+    verdict = under_load(Careless(tmp_path), act, rest_seconds=15)
     assert verdict.lost > 0
 
 
