@@ -58,6 +58,7 @@ class Contest:
     count: int | None = None
     rival_count: int | None = None
     subject: str = "ours.py"
+    prepare: str = "ours.py"
     target: float | None = None
     """A rate to be reached, where no rival runs."""
 
@@ -94,6 +95,26 @@ CONTESTS = (
         ("setup", "backlog"), ("setup", "backlog"), None,
         stage="dispatch-held", rival_stage="dispatch", count=100_000, rival_count=10_000,
     ),
+    *(
+        Contest(
+            "jobs", name, script, ("setup", "fill"), (), None,
+            rival_stage=rival, count=20_000, rival_count=rivals, subject="jobs.py", prepare="jobs.py",
+        )
+        for name, script, rival, rivals in (
+            ("a bare SKIP LOCKED loop", "jobs_floor.py", "jobs", 20_000),
+            ("pgqueuer", "jobs_peers.py", "pgqueuer", 20_000),
+            ("procrastinate", "jobs_peers.py", "procrastinate", 2_000),
+        )
+    ),
+    Contest(
+        "jobs-growth", "itself with 10,000 waiting rows, not 1,000,000", "jobs.py", ("setup", "million"),
+        ("setup", "fill"), None, stage="jobs", rival_stage="jobs", count=10_000, subject="jobs.py", prepare="jobs.py",
+    ),
+    Contest(
+        "jobs-held", "itself with 10,000 waiting rows and no transaction held open", "jobs.py", ("setup", "fill"),
+        ("setup", "fill"), None, rival_stage="jobs", count=100_000, rival_count=10_000, subject="jobs.py",
+        prepare="jobs.py",
+    ),
     Contest(
         "memory", "itself after 500,000 events, not 50,000", "ours.py", ("setup", "backlog"), ("setup", "backlog"),
         None, count=50_000, rival_count=500_000,
@@ -128,7 +149,7 @@ class Bench:
     def pair(self, contest: Contest, count: int) -> tuple[float, float]:
         rivals = contest.rival_count or count
         for stage in contest.before:
-            self.rate("ours.py", stage, count)
+            self.rate(contest.prepare, stage, count)
         ours = self.rate(contest.subject, contest.stage or contest.measurement, count)
         if contest.target is not None:
             return ours, contest.target

@@ -162,11 +162,14 @@ async def test_a_def_job_holds_leases_on_its_thread(here, effects, runtime_url):
 
 
 async def test_a_run_locks_for_a_short_while(here, sql):
+    locked: list[int] = []
+
     @job("j", retry=QUICKLY)
     async def work(_: Number, run: Run) -> None:
-        async with run.lock("reports"):
-            assert await sql.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") >= 1
+        async with run.lock("reports"), run.transaction(finish=True) as tx:
+            locked.append(await tx.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
 
     await enqueue(sql, "j", *numbers(1))
     async with working(here, queues(here, work)):
         await until_empty(sql)
+    assert locked >= [1]
