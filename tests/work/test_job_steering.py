@@ -19,7 +19,7 @@ from postroad.sql.threaded import PsycopgTransactions
 from postroad.work import attempt, jobs, running
 from postroad.work.job import job
 from work.bench import QUICK
-from work.jobbench import Number, enqueue, numbers, queues, until_empty, working
+from work.jobbench import Number, claimer_of, enqueue, numbers, queues, until_empty, working
 
 if TYPE_CHECKING:
     from postroad.work.run import BlockingRun, Run
@@ -403,3 +403,44 @@ async def test_a_suspect_that_takes_long_keeps_its_queue_waiting_for_a_moment_on
         told.set()
         await until_empty(sql)
     assert sorted(ran) == [0, 1, 2, 3, 4]
+
+
+async def stopped_with_rows_ahead(here, sql):
+    """Told to stop while quick jobs have become slow: how many rows were given back while the slow ones still run."""
+    slow, told, ran = asyncio.Event(), asyncio.Event(), []
+
+    @job("j", concurrency=2)
+    async def work(request: Number, _run: Run) -> None:
+        if slow.is_set():
+            await told.wait()
+        ran.append(request.number)
+        if len(ran) == 100:
+            slow.set()
+
+    await enqueue(sql, "j", *numbers(400))
+    claimer, stop = claimer_of(here, queues(here, work)), asyncio.Event()
+    task = asyncio.create_task(claimer.run(stop, here.ready))
+    await slow.wait()
+    stop.set()
+    try:
+        async with asyncio.timeout(5):
+            while await sql.fetchval("SELECT count(*) FROM work WHERE state = 'running'") > 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        told.set()
+        await task
+    return ran, await sql.fetch("SELECT state, attempt, suspect, token FROM work GROUP BY 1, 2, 3, 4")
+
+
+async def test_told_to_stop_what_waits_for_a_slot_goes_back_at_once_and_uncharged(here, sql):
+    ran, left = await stopped_with_rows_ahead(here, sql)
+    assert len(ran) < 400
+    assert [tuple(row) for row in left] == [("ready", 0, 0, None)]
+    assert here.heard.of(TaskFailed) == []
+
+
+@pytest.mark.sabotage
+async def test_sabotage_kept_to_the_end_what_waits_is_begun_after_the_word(here, sql, monkeypatch):
+    monkeypatch.setattr("postroad.work.chores.Chores.close", lambda _: None)
+    with pytest.raises(TimeoutError):
+        await stopped_with_rows_ahead(here, sql)

@@ -85,7 +85,7 @@ class Claimer:
         self._former: set[str] = set()  # leases that were lost, until no row runs under them
         self._claiming = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._receipt = Receipt(0, 0, 0)
+        self._settled_rows = self._given_back = self._abandoned = 0
         self._chores = Chores(manager, self._lanes, owner=owner, signals=signals, clock=clock)
         self._sweeper = Sweeper(
             manager, self._lanes, signals=signals, clock=clock, settings=self._settings, wake=self._woken.set,
@@ -112,7 +112,7 @@ class Claimer:
 
     def receipt(self) -> Receipt:
         """What became of all rows so far; final once `run` has ended."""
-        return self._receipt
+        return Receipt(self._settled_rows, self._given_back, self._abandoned)
 
     # --- the service --------------------------------------------------------------------------------------------
 
@@ -284,8 +284,9 @@ class Claimer:
         self._signals.emit(TaskFailed(f"work:{row.queue}", verdict.error_type, verdict.reason))
 
     def _count(self, *, settled: int = 0, given_back: int = 0, abandoned: int = 0) -> None:
-        old = self._receipt
-        self._receipt = Receipt(old.settled + settled, old.given_back + given_back, old.abandoned + abandoned)
+        self._settled_rows += settled
+        self._given_back += given_back
+        self._abandoned += abandoned
 
     # --- repair and end -----------------------------------------------------------------------------------------
 
