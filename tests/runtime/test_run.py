@@ -78,8 +78,8 @@ def test_an_app_starts_becomes_ready_carries_an_event_and_stops_with_a_receipt(
         assert fetch(port, "/health/live")[0] == 200
         services = json.loads(fetch(port, "/health/ready")[1])["services"]
         assert services.keys() == {
-            "transport", "installation", "work", "consumer:orders.book", "collector:orders.book", "dispatcher",
-            "maintain",
+            "transport", "installation", "work", "leftovers", "consumer:orders.book", "collector:orders.book",
+            "dispatcher", "maintain",
         }  # fmt: skip
         status, metrics = fetch(port, "/metrics")
         assert status == 200

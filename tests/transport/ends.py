@@ -25,6 +25,7 @@ from work.bench import QUICK, Process, Ready, process
 
 if TYPE_CHECKING:
     from postroad.testing.servers import Postgres
+    from postroad.work.settings import WorkSettings
 
 QUEUE = "billing"
 SETTINGS = replace(QUICK, lease=seconds(20))  # Nobody waits for its end here, and a busy machine loses a short one.
@@ -196,7 +197,7 @@ class PostgresEnds:
         self._database = database
         self._url = url
 
-    async def open(self, *, prefetch: int = 10) -> End:
+    async def open(self, *, prefetch: int = 10, settings: WorkSettings = SETTINGS) -> End:
         here = await self._stack.enter_async_context(process(self._url))
         heard = Recorder(here.signals)
         transport = PostgresTransport(here.manager, owner=here.owner, signals=here.signals, chance=lambda: 0.5)
@@ -204,7 +205,7 @@ class PostgresEnds:
         intake = transport.intake(QUEUE, prefetch=prefetch)
         claimer = Claimer(
             here.manager, here.keeper, handlers=transport.handlers(), signals=here.signals, clock=SYSTEM_CLOCK,
-            owner=here.owner, settings=SETTINGS,
+            owner=here.owner, settings=settings,
         )  # fmt: skip
         transport.attach(claimer)
         road = PostgresRoad(here, transport, claimer, self._database)
