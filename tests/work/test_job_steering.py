@@ -193,7 +193,7 @@ async def stuck(here, sql, monkeypatch):
     go_on, ended, wrote = asyncio.Event(), asyncio.Event(), []
     await sql.execute("CREATE TABLE effect (number int); GRANT ALL ON effect TO pr_runtime")
 
-    @job("j", concurrency=1, max_runtime=seconds(0.1), retry=QUICKLY)
+    @job("j", concurrency=1, max_runtime=seconds(1), retry=QUICKLY)
     async def work(_request: Number, run: Run) -> None:
         while run.attempt == 1 and not go_on.is_set():
             try:
@@ -275,7 +275,7 @@ async def test_a_thread_that_does_not_end_is_left_and_what_it_still_commits_chan
     """It is cut off at its time limit; the next attempt has another thread."""
     go_on, errors = threading.Event(), []
 
-    @job("j", concurrency=1, max_runtime=seconds(0.2), retry=QUICKLY)
+    @job("j", concurrency=1, max_runtime=seconds(1.5), retry=QUICKLY)
     def work(_request: Number, run: BlockingRun) -> None:
         if run.attempt == 1:
             go_on.wait(20)
