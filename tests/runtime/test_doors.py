@@ -59,21 +59,20 @@ async def test_an_app_without_roles_holds_leases_and_locks_and_connects_when_it_
 
 
 async def test_a_lock_is_lost_with_its_connection(runtime_url: str, database: str, heard: list[Signal]) -> None:
-    one = app(runtime_url, heard)
+    one, watcher = app(runtime_url, heard), await asyncpg.connect(database)
 
     async def work() -> None:
         async with one.lock("nightly"):
-            watcher = await asyncpg.connect(database)
             await watcher.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'postroad-lock'"
                 " AND datname = current_database()"
             )
-            await watcher.close()
             await asyncio.Event().wait()
 
     async with one:
         with pytest.raises(LeaseLost, match="PR403"):
             await work()
+    await watcher.close()
 
 
 async def test_a_background_service_and_a_thread_hold_leases(runtime_url: str, heard: list[Signal]) -> None:
