@@ -31,7 +31,7 @@ from postroad.runtime.observers import observers
 from postroad.runtime.process import Process
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.serve import fast_loop, serve, tell
-from postroad.runtime.settings import Role, Settings, read_settings
+from postroad.runtime.settings import Role, Settings, is_postgres, read_settings
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 
 _SPARE_CONNECTIONS: Final = 6
+_OF_TRANSPORT: Final = 2  # Over PostgreSQL: one that sends, one that settles.
 _MOST_CONNECTIONS: Final = 40
 
 
@@ -234,7 +235,8 @@ class Wires:
         """
         handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
-        return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
+        spare = _SPARE_CONNECTIONS + (_OF_TRANSPORT if is_postgres(settings.broker_url) else 0)
+        return min(handling + spare, _MOST_CONNECTIONS)
 
     def patience(self) -> timedelta:
         """See `Wiring.patience`: a handler's statement may take as long as the handler."""
