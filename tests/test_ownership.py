@@ -30,6 +30,7 @@ ALLOWED = {
     "runtime/health.py": ({"start_server"}, "a bounded number of connections; the loop of its thread ends them"),
     "consume/group.py": ({"gather"}, "waits for tasks that the owner started"),
     "outbox/dispatcher.py": ({"gather"}, "waits for tasks that the owner started"),
+    "transport/postgres/transport.py": ({"gather"}, "waits for tasks that the owner started"),
     "transport/amqp/transport.py": ({"gather"}, "closes connections side by side, and waits for them"),
     "demo/author.py": ({"gather"}, "a process of its own, which does nothing else"),
     "demo/road.py": ({"Popen"}, "a command: it ends the processes that it started"),

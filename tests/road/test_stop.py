@@ -64,6 +64,7 @@ def end_both(road: Road, board: Running, dispatcher: Running) -> None:
 
 def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
     given = {"POSTROAD_GRACE_SECONDS": str(GRACE), **LEASES, **settings}
+    receipts = []
     for time_ in range(load.times):
         board, dispatcher = road.board(**given), road.dispatcher(**given)
         before, first = sum(road.seen().values()), time_ * load.events
@@ -72,10 +73,11 @@ def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
             road.publish(numbers, act=load.act)
         until(lambda board=board: load.is_under_way(board))  # type: ignore[misc]
         end_both(road, board, dispatcher)
-        receipt = board.wait_for("shutdown_receipt")
-        assert receipt["finished"] > 0
-        assert receipt["given_back"] > 0
+        receipts.append(board.wait_for("shutdown_receipt"))
         assert before < sum(road.seen().values()) < first + load.events
+    # Where deliveries are claimed a consumer may be caught between two claims, but not every time.
+    assert sum(receipt["finished"] for receipt in receipts) > 0
+    assert sum(receipt["given_back"] for receipt in receipts) > 0
     board = road.board()
     dispatcher = road.dispatcher()
     until(lambda: road.count("postroad.outbox") == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json as documents
 import shlex
 import signal
 import sys
@@ -13,7 +14,6 @@ from typing import Annotated, Final
 
 import typer
 
-from postroad.cli import show
 from postroad.errors import Unavailable, UsageError
 from postroad.runtime.settings import POSTGRES
 from postroad.sql.migrations import Roles, migrate
@@ -36,6 +36,11 @@ class Stack:
     author_url: str
     folder: Path
 
+    def as_json(self) -> str:
+        """The same as one JSON document on one line."""
+        told = {"settings": self.settings, "owner": self.owner_url, "author": self.author_url}
+        return documents.dumps(told) + "\n"
+
     def lines(self) -> list[str]:
         """What to type in another terminal."""
         exports = [f"export {name}={shlex.quote(value)}" for name, value in self.settings.items()]
@@ -53,7 +58,7 @@ def dev(
     port: Annotated[
         int, typer.Option(help="The port of PostgreSQL; 0 takes the last one, or a free one.", min=0, max=65535)
     ] = 0,
-    json: show.AsJson = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Keep a PostgreSQL of your own running, migrated and ready, and print the settings to export. Ctrl-C stops it.
 
@@ -65,11 +70,7 @@ def dev(
         signal.signal(number, lambda *_: word.set())
     with server(folder, port) as running:
         stack = prepared(running, folder)
-        if json:
-            show.document({"settings": stack.settings, "owner": stack.owner_url, "author": stack.author_url})
-        else:
-            for line in stack.lines():
-                show.line(line)
+        sys.stdout.write(stack.as_json() if json else "".join(f"{line}\n" for line in stack.lines()))
         sys.stdout.flush()
         while not word.wait(1):
             if not running.alive:

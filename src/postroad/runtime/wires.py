@@ -18,7 +18,7 @@ from postroad.outbox.settings import DispatchSettings
 from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
-from postroad.runtime.settings import Role, Settings
+from postroad.runtime.settings import Role, Settings, is_postgres
 from postroad.runtime.wires_work import claimer_of, pooled
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _SPARE_CONNECTIONS: Final = 6
+_OF_TRANSPORT: Final = 2  # Over PostgreSQL: one that sends, one that settles.
 _MOST_CONNECTIONS: Final = 40
 
 
@@ -83,7 +84,8 @@ class Wires:
         handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         handling += pooled(self._declared.queues) if Role.WORK in settings.roles else 0
-        return min(handling + _SPARE_CONNECTIONS, _MOST_CONNECTIONS)
+        spare = _SPARE_CONNECTIONS + (_OF_TRANSPORT if is_postgres(settings.broker_url) else 0)
+        return min(handling + spare, _MOST_CONNECTIONS)
 
     def patience(self) -> timedelta:
         """See `Wiring.patience`: a handler's or job's statement may take as long as itself."""
