@@ -260,6 +260,26 @@ async def test_a_handlers_rollback_waits_no_longer_than_a_statement_of_ours(runt
         await manager.close()
 
 
+@pytest.mark.timeout(30)
+async def test_a_commit_that_nobody_answers_is_given_up(runtime_url, monkeypatch) -> None:
+    monkeypatch.setattr("postroad.sql.manager.OWN_PATIENCE", seconds(0.5))
+    port = urlsplit(runtime_url).port
+    with TcpProxy(port) as line:
+        url = runtime_url.replace(f":{port}", f":{line.port}")
+        manager = await Manager.open(url, schema="postroad", patience=seconds(0.5))
+
+        async def unanswered() -> None:
+            async with AsyncpgTransactions(manager).begin() as unit:
+                await unit.tx.execute("SELECT 1")
+                line.strand()
+
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await unanswered()
+        assert time.monotonic() - began < 15
+        await manager.close()
+
+
 async def long_held(manager: Manager) -> None:
     async with manager.connection(patience=seconds(0.5)) as connection:
         await connection.fetchval("SELECT 1")
