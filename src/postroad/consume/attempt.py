@@ -75,12 +75,6 @@ _TAKE_BACK: Final = seconds(1)
 _REMEMBERED: Final = 1000
 _NO_RULES: Final = Rules()
 MARKED: Final = {Mark.DROPPED: End.DROPPED, Mark.DELAYED: End.DELAYED, Mark.QUARANTINED: End.QUARANTINED}
-REACHED: Final = {
-    Passage.HANDLED: End.HANDLED,
-    Passage.DUPLICATE: End.DUPLICATE,
-    Passage.STALE: End.DROPPED,
-    Passage.BUSY: End.BUSY,
-}
 _NOT_BEGUN: Final = {Claim.DUPLICATE: End.DUPLICATE, Claim.BUSY: End.BUSY}
 
 
@@ -90,6 +84,15 @@ class Outcome:
 
     end: End
     reason: str = ""
+
+
+REACHED: Final = {
+    Passage.HANDLED: Outcome(End.HANDLED),
+    Passage.DUPLICATE: Outcome(End.DUPLICATE),
+    Passage.STALE: Outcome(End.DROPPED, STALE),
+    Passage.BUSY: Outcome(End.BUSY),
+}
+"""How an attempt ended that came so far."""
 
 
 class Attempts:
@@ -251,7 +254,7 @@ class Attempts:
             passage = await run.watched(unit.drive(handled(self.schema, self.consumer, arrival, run)))
         if passage in {Passage.HANDLED, Passage.STALE}:
             self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
-        return Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")
+        return REACHED[passage]
 
     async def _fail(self, run: HandlerRun, error: Exception) -> Outcome:
         """The transaction is rolled back (or nobody knows whether it committed): decide what becomes of the message."""
@@ -312,7 +315,7 @@ class Attempts:
                 return Outcome(End.AWAY, "database")
             raise
         if passage is not Passage.KEPT:
-            return Outcome(REACHED[passage])
+            return REACHED[passage]
         self.signals.emit(DeliveriesCommitted(self.consumer.name, 1))
         self.tell(arrival, plan)
         return Outcome(MARKED[plan.mark], plan.verdict.reason)

@@ -12,7 +12,7 @@ from postroad.consume.attempt import MARKED, REACHED, Outcome, connection_like, 
 from postroad.consume.gears import AGE
 from postroad.consume.handler import HandlerRun
 from postroad.consume.inbox import Claim
-from postroad.consume.pipeline import STALE, Passage, Plan, demoted, passed, planned
+from postroad.consume.pipeline import Passage, Plan, demoted, passed, planned
 from postroad.consume.turns import Turn, Turns
 from postroad.failures import sqlstates
 from postroad.signals.catalog import DeliveriesCommitted
@@ -100,7 +100,7 @@ class _Book:
 
     def reached(self, run: HandlerRun, passage: Passage) -> None:
         """`run` came so far."""
-        self.ended.append((run, Outcome(REACHED[passage], STALE if passage is Passage.STALE else "")))
+        self.ended.append((run, REACHED[passage]))
 
     def speaks_of_another(self, run: HandlerRun, error: Exception) -> bool:
         """Whether it has to be asked first whether a dependency is away, which takes longer than a group may."""
@@ -318,7 +318,7 @@ async def _some(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
     return left
 
 
-_MARKING: Final = frozenset({REACHED[Passage.HANDLED], *MARKED.values()})
+_MARKING: Final = frozenset({REACHED[Passage.HANDLED].end, *MARKED.values()})
 
 
 def _key(run: HandlerRun) -> UUID:

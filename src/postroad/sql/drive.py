@@ -32,23 +32,17 @@ async def drive(pipeline: Pipeline[T], hand: AsyncHand) -> T:
         step = next(pipeline)
         while True:
             try:
-                result = await _perform(step, hand)
+                value = hand.fetch(step) if isinstance(step, Statement) else step.function()
+                result = await value if hasattr(value, "__await__") else value
             except BaseException as error:  # noqa: BLE001 - the pipeline decides, cancellation included
                 step = pipeline.throw(error)
             else:
                 step = pipeline.send(result)
     except StopIteration as end:
-        value: T = end.value
-        return value
+        outcome: T = end.value
+        return outcome
     finally:
         pipeline.close()
-
-
-async def _perform(step: Statement | Call, hand: AsyncHand) -> Any:
-    if isinstance(step, Statement):
-        return await hand.fetch(step)
-    value = step.function()
-    return await value if hasattr(value, "__await__") else value
 
 
 class SyncHand(Protocol):

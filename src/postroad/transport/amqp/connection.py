@@ -20,11 +20,13 @@ from postroad.hosts import each_host
 from postroad.retry import full_jitter
 from postroad.signals.catalog import ConnectionBlocked, ConnectionDown, ConnectionUp
 from postroad.transport.amqp import faults
+from postroad.transport.amqp.deliveries import hand_over
 from postroad.transport.amqp.tables import read_header
 from postroad.transport.amqp.tls import Tls
 
 if TYPE_CHECKING:
     from postroad.signals import Signals
+    from postroad.transport.base import Incoming
 
 _BLOCK: Final = 64 * 1024
 
@@ -121,10 +123,14 @@ class Address:
 
 
 class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
-    """pika's connection, which writes frames in blocks, once per turn of the loop, and reads whatever headers come."""
+    """pika's connection, which writes frames in blocks, once per turn of the loop, and reads whatever headers come.
+
+    Deliveries that `hands` take are read in one piece, and do not pass through pika's channel.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """As `AsyncioConnection`."""
+        self.hands: dict[tuple[int, bytes], tuple[int, Callable[[Incoming], None]]] = {}
         self._pieces: list[bytes] = []
         self._size = 0
         super().__init__(*arguments, **options)
@@ -138,7 +144,14 @@ class CoalescedConnection(AsyncioConnection):  # type: ignore[misc]
         if not self.is_closed:
             self._terminate_stream(exceptions.AMQPConnectionError("given up"))
 
+    def _proto_connection_made(self, transport: Any) -> None:
+        transport._MAX_RECV_BYTES = _BLOCK  # noqa: SLF001 - pika's 4 kB are four deliveries
+        super()._proto_connection_made(transport)
+
     def _read_frame(self) -> Any:
+        taken = hand_over(self._frame_buffer, self.hands)
+        if taken:
+            self._trim_frame_buffer(taken)
         return read_header(self._frame_buffer) or super()._read_frame()
 
     def _adapter_emit_data(self, data: bytes) -> None:

@@ -196,10 +196,11 @@ class AmqpIntake:
         channel.basic_qos(prefetch_count=self._prefetch, callback=lambda _frame: self._consume(channel))
 
     def _consume(self, channel: Any) -> None:
-        if channel is not self._channel or not channel.is_open or not self.wanted:
+        if self._connection is None or channel is not self._channel or not channel.is_open or not self.wanted:
             return
         named = self.queue.encode()[:_NAME_PART].decode(errors="ignore")
         self._consumer_tag = tag = f"{named}.{self._clock.new_id()}"
+        self._connection.hands[channel.channel_number, tag.encode()] = self._generation, self._took
         channel.basic_consume(
             self.queue, self._deliver, consumer_tag=tag, callback=lambda _frame: self._subscribed(channel, tag)
         )
@@ -214,12 +215,20 @@ class AmqpIntake:
         self._changed()
 
     def _deliver(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        if channel is not self._channel:
-            return
-        number = method.delivery_tag
-        self._owed.add(number)
-        self._buffer.append(incoming(Tag(self._generation, number), method, properties, body))
+        if channel is self._channel:
+            self._took(incoming(Tag(self._generation, method.delivery_tag), method, properties, body))
+
+    def _took(self, delivery: Incoming) -> None:
+        self._owed.add(delivery.tag.number)
+        self._buffer.append(delivery)
         self._here.ring(self._caller)
+
+    def _unheard(self) -> str:
+        """Leave what still comes to pika, which gives back what a consumer is sent after its end; its tag."""
+        tag, self._consumer_tag = self._consumer_tag, ""
+        if self._connection is not None and self._channel is not None:
+            self._connection.hands.pop((self._channel.channel_number, tag.encode()), None)
+        return tag
 
     def _cancelled_by_broker(self, frame: Any) -> None:
         if frame.method.consumer_tag != self._consumer_tag:
@@ -257,8 +266,8 @@ class AmqpIntake:
         """The channel is gone: so is everything that came by it."""
         stood = not self.trouble
         self._watch.end()
+        self._unheard()
         self._channel = None
-        self._consumer_tag = ""
         self._owed = Owed()
         self._buffer.clear()
         self.trouble = reason
@@ -332,7 +341,7 @@ class AmqpIntake:
         stood = not self.trouble
         self.wanted = False
         self._watch.end()
-        tag, self._consumer_tag = self._consumer_tag, ""
+        tag = self._unheard()
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None

@@ -80,12 +80,16 @@ def _read(encoded: bytes) -> spec.BasicProperties:
     end = start + 4 + _SIZE.unpack_from(encoded, start)[0]
     flags &= ~spec.BasicProperties.FLAG_HEADERS
     properties.decode(struct.pack(">H", flags) + encoded[2:start] + encoded[end:])
-    properties.headers = _table(encoded[start + 4 : end], 1, [MOST_FIELDS])
+    properties.headers = read_table(encoded[start + 4 : end])
     return properties
 
 
+def read_table(encoded: bytes) -> dict[Any, Any]:
+    """A message's headers, as far as they can be read (see `read_header`)."""
+    return _table(encoded, 1, [MOST_FIELDS])
+
+
 def _table(encoded: bytes, depth: int, left: _Left) -> dict[Any, Any]:
-    """A table, as far as it can be read."""
     table: dict[Any, Any] = {}
     at = 0
     while at < len(encoded):
