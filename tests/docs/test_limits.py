@@ -12,7 +12,7 @@ from postroad.events import envelope, event_type, parse
 from postroad.outbox import waiting
 from postroad.outbox.settings import DispatchSettings
 from postroad.retry import Backoff
-from postroad.runtime import app, background, health, strays
+from postroad.runtime import background, health, strays, wires
 from postroad.signals import prometheus
 from postroad.sql import authoring, manager
 from postroad.transport.amqp import tables
@@ -25,7 +25,7 @@ SETTINGS = DispatchSettings()
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("at most {}; one more for heartbeats", app._MOST_CONNECTIONS),
+        ("at most {}; one more for heartbeats", wires._MOST_CONNECTIONS),
         ("{} for each handler, 32 where", _PREFETCHED),
         ("{} where groups may form", _PREFETCHED_IN_GROUPS),
         ("{} deliveries, 50 ms", gears.MOST),

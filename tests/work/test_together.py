@@ -13,7 +13,6 @@ from postroad.asyncpg import within
 from postroad.failures import Quarantine
 from postroad.runtime import work_acts
 from postroad.runtime.operations import database_settings
-from postroad.work.enqueue import Enqueued
 from postroad.work.job import job
 from postroad.work.lane import Lane
 from postroad.work.release import QUERIES
@@ -21,6 +20,7 @@ from work.bench import SCHEMA
 from work.jobbench import Number, queues, working
 
 if TYPE_CHECKING:
+    from postroad.work.enqueue import Enqueued
     from postroad.work.run import Run
 
 
@@ -83,10 +83,12 @@ async def a_day(office: Office, here: Any) -> list[int]:
         await office.until(running.id, "cancelled")
         assert (await work_acts.resume(office.settings, "day.plain", by="ada"))[0]
         await office.until(held.id, "handled")
-        assert (again := await office.put(plain, 5, unique="u")).new
+        again = await office.put(plain, 5, unique="u")
+        assert again.new
         await office.until(again.id, "handled")
         broken = False
-        assert (anew := await office.put(bad, 6, unique="b")).new, "what is in quarantine has freed its key"
+        anew = await office.put(bad, 6, unique="b")
+        assert anew.new, "what is in quarantine has freed its key"
         await office.until(anew.id, "handled")
         released = await work_acts.retry(office.settings, kept.id, by="ada")
         await office.until(released.number, "handled")
