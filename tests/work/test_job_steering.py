@@ -373,7 +373,8 @@ async def test_slow_jobs_are_claimed_one_for_each_slot(here, sql):
         told.set()
 
 
-async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch):
+async def statements_of_a_thousand(here, sql, monkeypatch):
+    """Empty jobs; what was sent to claim and to end them, by name, and how many seconds all took."""
     statements = []
 
     async def counting(manager, pipeline):
@@ -398,10 +399,25 @@ async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch)
     async with working(here, [made], settings=QUICK):
         await until_empty(sql)
         taken = SYSTEM_CLOCK.monotonic() - began
-        counted = {name: statements.count(name) for name in set(statements)}
-    work_of_jobs = counted["claim"] + counted["finish_many"]
-    assert work_of_jobs <= 40 + 30 * taken, counted  # With nothing to claim it looks again, now and then.
+    return {name: statements.count(name) for name in set(statements)}, taken
+
+
+def most_statements(taken):
+    """With nothing to claim it looks again, now and then."""
+    return 40 + 30 * taken
+
+
+async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch):
+    counted, taken = await statements_of_a_thousand(here, sql, monkeypatch)
+    assert counted["claim"] + counted["finish_many"] <= most_statements(taken), counted
     assert set(counted) <= {"claim", "finish_many", "asked", "make_due", "suspects", "quarantine_state", "held_by"}
+
+
+@pytest.mark.sabotage
+async def test_sabotage_ended_one_by_one_a_thousand_jobs_cost_a_statement_each(here, sql, monkeypatch):
+    monkeypatch.setattr("postroad.work.completion._MOST", 1)
+    counted, taken = await statements_of_a_thousand(here, sql, monkeypatch)
+    assert counted["claim"] + counted["finish_many"] > most_statements(taken)
 
 
 # --- suspects -----------------------------------------------------------------------------------------------------
