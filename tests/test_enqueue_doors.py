@@ -223,6 +223,19 @@ async def test_many_jobs_keep_their_order_and_options(author, reader):
     assert [tuple(row) for row in rows] == [(done[0].id, 0), (done[1].id, -1)]
 
 
+async def test_a_job_may_go_to_another_queue_where_its_unique_key_is_another(author, reader):
+    async with author.transaction():
+        done = [
+            await author.enqueue(print_, PrintRequest(number=1), unique="k"),
+            await author.enqueue(print_, PrintRequest(number=2), unique="k", queue="slow"),
+            *await author.enqueue_many([Enqueue(print_, PrintRequest(number=3), unique="k", queue="slow")]),
+            *await author.enqueue_many([Enqueue(print_, PrintRequest(number=4), queue="slow")]),
+        ]
+    assert [one.new for one in done] == [True, True, False, True]
+    rows = await reader.fetch("SELECT queue, event_type FROM postroad.work ORDER BY id")
+    assert [tuple(row) for row in rows] == [("prints.print", "prints.print"), *[("slow", "prints.print")] * 2]
+
+
 @pytest.mark.parametrize("count", [1, 500])
 async def test_enqueueing_takes_one_statement(author, count, reader):
     """Counted by the command ids of the transaction: each statement that writes takes one."""

@@ -119,16 +119,18 @@ class Within:
         *,
         run_at: datetime | None = None,
         priority: int = 0,
+        queue: str | None = None,
         unique: str | None = None,
     ) -> Enqueued:
         """Leave one job in the open transaction, in one round trip; what became of it.
 
         `job` is a function decorated with `@job`, `request` what it is given. It runs at least once after the commit,
-        not before `run_at` (aware; at once by default), lower `priority` first (-32,768 to 32,767). While a job of its
-        queue is open (scheduled, ready, running or waiting) with the same `unique` key, of any length and alphabet,
-        nothing is written and ``new`` is False; once that one is finished or in quarantine the key is free again. An
-        open transaction that has written the key is waited for. Inside a handler it carries the handled event on as
-        its cause.
+        not before `run_at` (aware; at once by default), lower `priority` first (-32,768 to 32,767). It waits in
+        `queue`, by default the job's own; another is that of some job of the same App, else nobody ever looks there.
+        While a job of that queue is open (scheduled, ready, running or waiting) with the same `unique` key, of any
+        length and alphabet, nothing is written and ``new`` is False; once that one is finished or in quarantine the key
+        is free again. An open transaction that has written the key is waited for. Inside a handler it carries the
+        handled event on as its cause.
 
         A crash before the commit leaves nothing; enqueueing again after an error is another job, unless it is unique.
 
@@ -138,7 +140,7 @@ class Within:
                 does not fit it or an option is not valid; PR106, the request is over its limit.
         """
         _check(self._connection, "an enqueue")
-        row = work.prepare(job, request, run_at=run_at, priority=priority, unique=unique)
+        row = work.prepare(job, request, run_at=run_at, priority=priority, queue=queue, unique=unique)
         return drive_sync(work.enqueue(default_schema(), [row]), PsycopgHand(self._connection))[0]
 
     def enqueue_many(self, jobs: Sequence[Enqueue[Any]]) -> list[Enqueued]:
@@ -207,6 +209,7 @@ class AsyncWithin:
         *,
         run_at: datetime | None = None,
         priority: int = 0,
+        queue: str | None = None,
         unique: str | None = None,
     ) -> Coroutine[Any, Any, Enqueued]:
         """Leave one job in the transaction; await it for what became of it. All else as `Within.enqueue`.
@@ -216,7 +219,7 @@ class AsyncWithin:
                 its transaction ended.
         """
         _check(self._connection, "an enqueue")
-        row = work.prepare(job, request, run_at=run_at, priority=priority, unique=unique)
+        row = work.prepare(job, request, run_at=run_at, priority=priority, queue=queue, unique=unique)
         return Publishing(self._enqueue_one(row), row.name, "enqueue")
 
     def enqueue_many(self, jobs: Sequence[Enqueue[Any]]) -> Coroutine[Any, Any, list[Enqueued]]:

@@ -311,6 +311,7 @@ def test_a_dry_run_checks_and_shows_and_writes_nothing(table: Table) -> None:
     assert "payload" not in done
     assert document(postroad(*words, "--payload"))["payload"] == '{"day":"2026-05-04","copies":1}'
     assert "would be enqueued in reports" in postroad(*words[:-1]).stdout
+    assert document(postroad(*words, "--queue", "reports.count"))["queue"] == "reports.count"
 
 
 @pytest.mark.parametrize(
@@ -328,6 +329,10 @@ def test_a_dry_run_checks_and_shows_and_writes_nothing(table: Table) -> None:
         (("reports:app", "reports.count", "1", "--run-at", "soon"), ("--run-at 'soon' is not a time", "PR107")),
         (("reports:app", "reports.count", "1", "--priority", "32768"), ("--priority",)),
         (("reports:app", "reports.count", "1", "--priority", "high"), ("--priority",)),
+        (
+            ("reports:app", "reports.count", "1", "--queue", "reports.rendr"),
+            ("no job of App 'reports' is declared in queue 'reports.rendr'; it has: reports, reports.count", "PR107"),
+        ),
         (("reports:app", "reports.count", "@nowhere.json"), ("'nowhere.json' cannot be read (FileNotFoundError)",)),
         (("reports:app", "reports.count", "@."), ("cannot be read (IsADirectoryError)",)),
         (("reports:app", "reports.count"), ("REQUEST",)),

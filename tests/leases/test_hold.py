@@ -429,31 +429,51 @@ async def test_work_that_hangs_holds_a_name_no_longer_than_it_may_run(holder) ->
     assert time.monotonic() - began >= 1
 
 
-async def test_a_step_of_the_time_of_day_neither_prolongs_nor_loses_a_lease(start, runtime_url, row) -> None:
-    """The clock that a lease is judged by is another one; see also tests/leases/test_lease.py."""
+class Stepped:
+    """A machine's clocks, of which the time of day can be set; `judged_by` it, or not, is what a lease is judged by."""
 
-    class Stepped:
-        hours = 0.0
+    def __init__(self, *, judged_by: bool = False) -> None:
+        self.hours = 0.0
+        self._judged_by = judged_by
 
-        def now(self):
-            return SYSTEM_CLOCK.now() + timedelta(hours=self.hours)
+    def now(self):
+        return SYSTEM_CLOCK.now() + timedelta(hours=self.hours)
 
-        monotonic, new_id = staticmethod(SYSTEM_CLOCK.monotonic), staticmethod(SYSTEM_CLOCK.new_id)
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic() + (self.hours * 3600 if self._judged_by else 0)
 
-    clock = Stepped()
+    new_id = staticmethod(SYSTEM_CLOCK.new_id)
+
+
+async def held_while_the_clock_steps(start, runtime_url, clock: Stepped) -> Process:
     process = await start(clock=clock)
     manager = await Manager.open(runtime_url, schema="postroad", size=2)
     leases = Leases(process.keeper, manager, clock=clock, signals=process.signals, chance=lambda: 0.5)
-    async with leases.hold("reports", ttl=seconds(1.5)) as lease:
-        for step in (1.0, -1.0):
-            clock.hours = step
-            before = len(process.ear.all(LeasesRenewed, result="ok"))
-            await process.ear.wait(LeasesRenewed, result="ok", count=before + 4)  # Longer than the lease.
-            assert lease.held
-            left = await manager.fetch(_left())
-            assert 0 < left[0]["left"] <= 1.5
+    try:
+        async with leases.hold("reports", ttl=seconds(1.5)) as lease:
+            for step in (1.0, -1.0):
+                clock.hours = step
+                before = len(process.ear.all(LeasesRenewed, result="ok"))
+                await process.ear.wait(LeasesRenewed, result="ok", count=before + 4)  # Longer than the lease.
+                assert lease.held
+                left = await manager.fetch(_left())
+                assert 0 < left[0]["left"] <= 1.5
+    finally:
+        await manager.close()
+    return process
+
+
+async def test_a_step_of_the_time_of_day_neither_prolongs_nor_loses_a_lease(start, runtime_url) -> None:
+    """The clock that a lease is judged by is another one; see also tests/leases/test_lease.py."""
+    process = await held_while_the_clock_steps(start, runtime_url, Stepped())
     assert process.ear.all(LeaseGone) == []
-    await manager.close()
+
+
+@pytest.mark.sabotage
+async def test_judged_by_the_time_of_day_a_lease_would_be_lost(start, runtime_url) -> None:
+    with pytest.raises(LeaseLost):
+        async with asyncio.timeout(15):
+            await held_while_the_clock_steps(start, runtime_url, Stepped(judged_by=True))
 
 
 def _left():

@@ -57,16 +57,28 @@ def started(road: Road, *, within: str = "true") -> bool:
 # --- a worker that dies -------------------------------------------------------------------------------------------
 
 
-def test_a_killed_workers_job_starts_again_within_lease_and_sweep(road: Road) -> None:
+def a_worker_is_killed(road: Road, without: str = "") -> None:
+    """In mid-job, beside another that takes it over, measured."""
     first = yard(road)
     enqueue(road, [1], act="wait:600")
     until(lambda: started(road))
-    yard(road)
+    yard(road, ROAD_WITHOUT=without)
     first.process.kill()
     died = time.monotonic()
-    until(lambda: started(road, within="suspect = 1"))
-    assert time.monotonic() - died < LEASE + SWEEP + SLACK
+    until(lambda: started(road, within="suspect = 1"), within_seconds=LEASE + SWEEP + SLACK)
+    print(f"started again {time.monotonic() - died:.1f} s after the death: lease {LEASE} s, sweep {SWEEP} s")  # noqa: T201
     assert road.rows("SELECT attempt FROM postroad.work") == [("0",)]
+
+
+def test_a_killed_workers_job_starts_again_within_lease_and_sweep(road: Road) -> None:
+    a_worker_is_killed(road)
+
+
+@pytest.mark.sabotage
+def test_without_recovery_a_killed_workers_job_stays_where_it_was(road: Road) -> None:
+    with pytest.raises(AssertionError):
+        a_worker_is_killed(road, "recovery")
+    assert started(road, within="suspect = 0")
 
 
 def a_poisoned_claim(road: Road, without: str) -> tuple[Counter[int], list[tuple[str, ...]]]:
@@ -152,18 +164,34 @@ def test_without_renewal_and_fence_a_long_job_is_doubled(road: Road) -> None:
 # --- a worker that is told to stop --------------------------------------------------------------------------------
 
 
-def test_told_to_stop_a_worker_finishes_what_it_can_and_gives_the_rest_back_uncharged(road: Road) -> None:
-    worker = yard(road, POSTROAD_GRACE_SECONDS="3")
+def a_worker_is_told_to_stop(road: Road, without: str = "") -> Running:
+    """With two jobs in flight that end in time, and one that does not."""
+    worker = yard(road, POSTROAD_GRACE_SECONDS="3", ROAD_WITHOUT=without)
     enqueue(road, [1], act="wait:1")
     enqueue(road, [2], act="wait:600")
     enqueue(road, [3], act="wait:1", job="yard.weigh")
     until(lambda: road.count("postroad.work", "state = 'running'") == 3)
     assert worker.stop() < 4
+    return worker
+
+
+LEFT = "SELECT state, attempt, suspect, token FROM postroad.work"
+READY = [("ready", "0", "0", "")]
+
+
+def test_told_to_stop_a_worker_finishes_what_it_can_and_gives_the_rest_back_uncharged(road: Road) -> None:
+    worker = a_worker_is_told_to_stop(road)
     receipt = worker.wait_for("shutdown_receipt")
     assert (receipt["finished"], receipt["given_back"], receipt["abandoned"]) == (2, 1, 0)
     assert road.seen() == Counter([1, 3])
-    assert road.rows("SELECT state, attempt, suspect, token FROM postroad.work") == [("ready", "0", "0", "")]
+    assert road.rows(LEFT) == READY
     assert told(worker, "task_failed") == []
+
+
+@pytest.mark.sabotage
+def test_without_handing_it_back_the_job_in_flight_waits_for_its_workers_lease(road: Road) -> None:
+    a_worker_is_told_to_stop(road, "handback")
+    assert road.rows(LEFT) != READY
 
 
 # --- many workers -------------------------------------------------------------------------------------------------
@@ -172,23 +200,33 @@ WORKERS = 10
 CALM = {"POSTROAD_WORKER_LEASE_SECONDS": "20"}  # Twelve processes on two cores: no lease shall be lost for that.
 
 
-@pytest.mark.timeout(240)
-def test_ten_workers_on_one_queue_have_each_of_ten_thousand_effects_once(road: Road) -> None:
-    for _ in range(10):
-        enqueue(road, range(1000))
+def many_on_one_queue(road: Road, count: int, *, workers: int = WORKERS, without: str = "") -> Counter[int]:
+    """Unique jobs, and how often each took effect."""
+    for first in range(0, count, 1000):
+        enqueue(road, range(first, min(first + 1000, count)))
     road.postgres.execute(
         "UPDATE postroad.work SET key = id::text, body = convert_to(json_build_object('number', id)::text, 'UTF8')",
         database=road.name,
     )
-    workers = [yard(road, ready=False, **CALM) for _ in range(WORKERS)]
+    started = [yard(road, ready=False, ROAD_WITHOUT=without, **CALM) for _ in range(workers)]
     until(lambda: done(road), within_seconds=200)
-    seen = road.seen()
+    assert sum(bool(told(worker, "work_claimed")) for worker in started) > 1
+    return road.seen()
+
+
+@pytest.mark.timeout(240)
+def test_ten_workers_on_one_queue_have_each_of_ten_thousand_effects_once(road: Road) -> None:
+    seen = many_on_one_queue(road, 10_000)
     assert len(seen) == 10_000
     assert set(seen.values()) == {1}
     assert road.rows("SELECT count(*), count(DISTINCT id), max(attempt) FROM postroad.finished") == [
         ("10000", "10000", "1")
     ]
-    assert sum(bool(told(worker, "work_claimed")) for worker in workers) > 1
+
+
+@pytest.mark.sabotage
+def test_where_a_claim_takes_nothing_and_nothing_is_fenced_effects_are_doubled(road: Road) -> None:
+    assert max(many_on_one_queue(road, 300, workers=3, without="taking,job_fence").values()) > 1
 
 
 def most_at_once(road: Road, without: str = "") -> int:

@@ -33,6 +33,7 @@ async def allowed(connection: asyncpg.Connection[asyncpg.Record], pool: asyncpg.
     async with pool.acquire() as lent:
         await within(lent).publish(Departed(number=1))
     assert_type(await within(connection).enqueue(render, Departed(number=1), unique="u", priority=1), Enqueued)
+    assert_type(await within(connection).enqueue(render, Departed(number=1), queue="slow"), Enqueued)
     assert_type(await within(connection).enqueue_many([Enqueue(render, Departed(number=1))]), list[Enqueued])
     assert_type(Subscription("a.b.sent", version=1, model=Departed).decode({}), Departed)
 

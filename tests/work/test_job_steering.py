@@ -16,9 +16,9 @@ from postroad.failures import Cancel
 from postroad.retry import Backoff
 from postroad.signals.catalog import LateWriteRefused, QueuePaused, QueueResumed, TaskFailed, WorkSettled
 from postroad.sql.threaded import PsycopgTransactions
-from postroad.work import attempt, jobs, running
+from postroad.work import attempt, jobs, running, store
 from postroad.work.job import job
-from work.bench import QUICK
+from work.bench import QUICK, SCHEMA
 from work.jobbench import Number, claimer_of, enqueue, numbers, queues, until_empty, working
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ async def test_a_paused_queue_is_not_claimed_from_until_it_is_resumed(here, sql)
     assert len(here.heard.of(QueueResumed)) == 1
 
 
+def deaf(_schema, *, workers, queues):
+    """Nobody hears what operators have said."""
+    del workers, queues
+    yield from ()
+    return running.Asked(cancelled={}, paused=frozenset())
+
+
 @pytest.mark.sabotage
 async def test_sabotage_unheard_a_pause_holds_nothing(here, sql, monkeypatch):
-    nothing = running.Asked(cancelled={}, paused=frozenset())
-
-    def deaf(_schema, *, workers, queues):
-        del workers, queues
-        yield from ()
-        return nothing
-
     monkeypatch.setattr("postroad.work.chores.asked", deaf)
     with pytest.raises((AssertionError, TimeoutError)):
         async with asyncio.timeout(5):
@@ -94,6 +94,16 @@ async def test_a_cancelled_row_that_waits_is_finished_as_cancelled_and_never_run
     assert [tuple(row) for row in await sql.fetch(ENDED)] == [("cancelled", "not needed")] * 3
 
 
+@pytest.mark.sabotage
+async def test_sabotage_unread_at_the_claim_a_cancelled_row_is_run(here, sql, monkeypatch):
+    for name in ("claim", "claim_on"):
+        text, read = store.QUERIES.text(name, SCHEMA), "cancel_at IS NOT NULL AS cancelled"
+        assert read in text
+        monkeypatch.setitem(store.QUERIES._rendered, (name, SCHEMA), text.replace(read, "FALSE AS cancelled"))
+    with pytest.raises(AssertionError):
+        await test_a_cancelled_row_that_waits_is_finished_as_cancelled_and_never_run(here, sql)
+
+
 async def cancelled_while_it_runs(here, sql, act):
     began = asyncio.Event()
 
@@ -111,19 +121,31 @@ async def cancelled_while_it_runs(here, sql, act):
     return [tuple(row) for row in await sql.fetch(ENDED)]
 
 
+async def looking(run):
+    while not run.cancelled:  # noqa: ASYNC110 - a job that looks now and then
+        await asyncio.sleep(0.01)
+    run.check_cancel()
+
+
+@pytest.mark.sabotage
+async def test_sabotage_unheard_a_running_job_is_never_cancelled(here, sql, monkeypatch):
+    monkeypatch.setattr("postroad.work.chores.asked", deaf)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await cancelled_while_it_runs(here, sql, looking)
+
+
 async def test_a_running_job_hears_that_it_is_cancelled_and_ends_in_good_order(here, sql):
     seen = []
 
-    async def looking(run):
-        while not run.cancelled:  # noqa: ASYNC110 - a job that looks now and then
-            await asyncio.sleep(0.01)
+    async def noting(run):
         try:
-            run.check_cancel()
+            await looking(run)
         except Cancel as error:
             seen.append(error.reason)
             raise
 
-    assert await cancelled_while_it_runs(here, sql, looking) == [("cancelled", "not needed")]
+    assert await cancelled_while_it_runs(here, sql, noting) == [("cancelled", "not needed")]
     assert seen == ["not needed"]
     assert [signal.result for signal in here.heard.of(WorkSettled)] == ["cancelled"]
 
@@ -351,7 +373,8 @@ async def test_slow_jobs_are_claimed_one_for_each_slot(here, sql):
         told.set()
 
 
-async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch):
+async def statements_of_a_thousand(here, sql, monkeypatch):
+    """Empty jobs; what was sent to claim and to end them, by name, and how many seconds all took."""
     statements = []
 
     async def counting(manager, pipeline):
@@ -376,10 +399,25 @@ async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch)
     async with working(here, [made], settings=QUICK):
         await until_empty(sql)
         taken = SYSTEM_CLOCK.monotonic() - began
-        counted = {name: statements.count(name) for name in set(statements)}
-    work_of_jobs = counted["claim"] + counted["finish_many"]
-    assert work_of_jobs <= 40 + 30 * taken, counted  # With nothing to claim it looks again, now and then.
+    return {name: statements.count(name) for name in set(statements)}, taken
+
+
+def most_statements(taken):
+    """With nothing to claim it looks again, now and then."""
+    return 40 + 30 * taken
+
+
+async def test_a_thousand_empty_jobs_cost_few_statements(here, sql, monkeypatch):
+    counted, taken = await statements_of_a_thousand(here, sql, monkeypatch)
+    assert counted["claim"] + counted["finish_many"] <= most_statements(taken), counted
     assert set(counted) <= {"claim", "finish_many", "asked", "make_due", "suspects", "quarantine_state", "held_by"}
+
+
+@pytest.mark.sabotage
+async def test_sabotage_ended_one_by_one_a_thousand_jobs_cost_a_statement_each(here, sql, monkeypatch):
+    monkeypatch.setattr("postroad.work.completion._MOST", 1)
+    counted, taken = await statements_of_a_thousand(here, sql, monkeypatch)
+    assert counted["claim"] + counted["finish_many"] > most_statements(taken)
 
 
 # --- suspects -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from postroad.signals.catalog import (
     WorkRecovered,
     WorkSettled,
 )
+from postroad.work import jobs
 from postroad.work.job import job
 from work.bench import QUICK
 from work.jobbench import Number, enqueue, numbers, queues, until_empty, working
@@ -107,7 +108,7 @@ async def test_a_run_finds_the_apps_live_objects(here, sql):
     assert found == [QUICKLY]
 
 
-async def refusal(here, sql, *, name="j", body='{"number": 1}'):
+async def refusal(here, sql, *, name="j", body='{"number": 1}', within=20):
     """A row that no function of ours can run is quarantined at once; the code that says why."""
     ran = []
 
@@ -118,7 +119,7 @@ async def refusal(here, sql, *, name="j", body='{"number": 1}'):
     await enqueue(sql, name, body, queue="q")
     await enqueue(sql, "j", *numbers(1), queue="q")
     async with working(here, queues(here, work)):
-        await until_empty(sql)
+        await until_empty(sql, within=within)
         await here.heard.wait(JobQuarantined)
     assert len(ran) == 1
     [kept] = await quarantined(sql)
@@ -141,6 +142,18 @@ async def test_a_request_that_no_longer_fits_is_quarantined_and_not_shown(here, 
     assert kept["code"] == "PR505"
     assert "secret" not in kept["reason"]
     assert "nonsense" not in kept["reason"]
+
+
+@pytest.mark.sabotage
+@pytest.mark.parametrize("row", [{"name": "gone"}, {"body": "nonsense"}], ids=["unknown", "invalid"])
+async def test_sabotage_without_its_refusal_such_a_row_is_tried_in_a_loop(here, sql, monkeypatch, row):
+    def unrefused(error, _row):
+        raise error
+
+    monkeypatch.setattr(jobs, "refused", unrefused)
+    with pytest.raises(TimeoutError):
+        await refusal(here, sql, **row, within=2)
+    assert await sql.fetchval("SELECT count(*) FROM quarantine") == 0
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------------

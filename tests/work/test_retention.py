@@ -18,6 +18,7 @@ NOW = datetime.now(UTC)
 async def finished(sql):
     for number, (outcome, days) in enumerate([
         ("handled", 8), ("handled", 10), ("dropped", 10), ("duplicate", 10), ("failed", 10), ("failed", 92),
+        ("cancelled", 10), ("cancelled", 92),
     ]):  # fmt: skip
         await sql.execute(
             "INSERT INTO finished (id, queue, kind, outcome, attempt, created_at, finished_at)"
@@ -28,9 +29,9 @@ async def finished(sql):
 
 
 async def test_finished_work_that_could_not_leave_by_the_day_leaves_by_the_row_and_failures_later(finished):
-    assert await drive(retention.thin_finished(SCHEMA, now=NOW), AsyncpgHand(finished)) == 4
+    assert await drive(retention.thin_finished(SCHEMA, now=NOW), AsyncpgHand(finished)) == 5
     left = await finished.fetch("SELECT outcome FROM finished ORDER BY id")
-    assert [row["outcome"] for row in left] == ["handled", "failed"]
+    assert [row["outcome"] for row in left] == ["handled", "failed", "cancelled"]
 
 
 async def test_resolved_quarantine_is_forgotten_after_ninety_days_and_open_rows_never(sql):

@@ -34,16 +34,21 @@ def doctor(
     settings = operations.database_settings()
     subject = None if reference is None else _subject(reference)
 
+    alone = subject is not None and subject.without_broker(settings)
+
     async def examine() -> list[room.Finding]:
-        return [
+        found = [
             *room.examine_settings(settings),
             *await room.examine_database(settings, subject, author=author_role),
             *await room.examine_broker(settings, subject),
-            *await room.examine_installation(settings),
-            *await room.examine_deliveries(settings, subject),
         ]
+        if not alone:
+            found += await room.examine_installation(settings)
+            found += await room.examine_deliveries(settings, subject)
+        return found
 
-    findings = [*asyncio.run(examine()), *room.examine_management(settings, subject)]
+    findings = asyncio.run(examine())
+    findings += [] if alone else room.examine_management(settings, subject)
     errors = [one for one in findings if one.severity is room.Severity.ERROR]
     if json:
         show.document({"ok": not errors, "findings": [one.as_json() for one in findings]})

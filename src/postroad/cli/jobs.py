@@ -36,6 +36,7 @@ def enqueue(
     *,
     run_at: Annotated[str | None, typer.Option(help="Not before: 2026-05-04T02:15:00+02:00; now by default.")] = None,
     priority: Annotated[int, typer.Option(min=-(2**15), max=2**15 - 1, help="Lower runs first.")] = 0,
+    queue: Annotated[str | None, typer.Option(help="Another queue of the App's jobs than the job's own.")] = None,
     unique: Annotated[str | None, typer.Option(help="Nothing is written while one with this key is open.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the row, write nothing.")] = False,
     payload: Annotated[bool, typer.Option("--payload", help="Show the request as it is (would be) written.")] = False,
@@ -47,8 +48,9 @@ def enqueue(
 
     declared = load(reference).declarations
     row = work_acts.prepared(
-        declared, job, _text(request), run_at=_moment(run_at), priority=priority, unique=unique, by=who(by)
-    )
+        declared, job, _text(request), run_at=_moment(run_at), priority=priority, queue=queue, unique=unique,
+        by=who(by),
+    )  # fmt: skip
     fields = _fields(row, payload=payload)
     if dry_run:
         _tell({"written": False, **fields}, as_json=json, said=f"{job} would be enqueued in {row.queue}")

@@ -105,6 +105,7 @@ def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
     """
     wire, envelope, key, subscription, event, refusal = arrival.wire, None, None, None, None, None
     try:
+        delivered(consumer, arrival)
         envelope = opened(wire)
         key = vouched(wire, envelope)
         subscription = recognised(consumer, envelope)
@@ -118,6 +119,16 @@ def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
         wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
         message_key=key, subscription=subscription, event=event, refusal=refusal,
     )  # fmt: skip
+
+
+def delivered(consumer: Consumer[Any], arrival: Arrival) -> None:
+    """Check that a row of the consumer's queue is a message, and no job that was enqueued there.
+
+    Raises:
+        ContractError: it is a job.
+    """
+    if arrival.row is not None and arrival.row.kind == "job":
+        raise ContractError("PR513", f"a job waits in the queue of consumer {consumer.name!r}, which runs none")
 
 
 def opened(wire: Wire) -> Envelope:

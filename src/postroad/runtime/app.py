@@ -116,7 +116,7 @@ class App(Doors):
         """Like `run`, and return how it ended."""
         try:
             roles = None if only is None else frozenset(only)
-            settings = self._settings or read_settings(os.environ, roles=roles)
+            settings = self._settings or read_settings(os.environ, roles=roles, events=self.declarations.events)
             settings = settings if roles is None else replace(settings, roles=roles)
             process = self._make(settings, standalone=True)
         except PostroadError as error:
@@ -137,7 +137,9 @@ class App(Doors):
         """
         if self._process is not None:
             raise UsageError("PR101", f"App {self.name!r} runs already; leave its block first")
-        settings = self._settings or read_settings(os.environ, default_roles=frozenset())
+        settings = self._settings or read_settings(
+            os.environ, default_roles=frozenset(), events=self.declarations.events
+        )
         self._process = process = self._make(settings, standalone=False)
         try:
             await process.start()

@@ -69,6 +69,11 @@ class Declarations:
         return (*self.consumers, *self.jobs)
 
     @property
+    def events(self) -> bool:
+        """Whether it sends or takes events, for which there must be a transport."""
+        return bool(self.producers or self.consumers)
+
+    @property
     def queues(self) -> dict[str, tuple[Job[Any], ...]]:
         """The jobs by their queue."""
         names = dict.fromkeys(job.queue for job in self.jobs)

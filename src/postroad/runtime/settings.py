@@ -62,9 +62,9 @@ class Need(StrEnum):
     BROKER = "broker_url"
 
 
-def needs_of(roles: frozenset[Role]) -> frozenset[Need]:
-    """What a process of these roles needs; one without roles needs nothing."""
-    broker = {Need.BROKER} if roles & {Role.DISPATCH, Role.CONSUME} else set()
+def needs_of(roles: frozenset[Role], *, events: bool = True) -> frozenset[Need]:
+    """What a process of these roles needs; one without roles needs nothing, one without `events` no broker."""
+    broker = {Need.BROKER} if events and roles & {Role.DISPATCH, Role.CONSUME} else set()
     return frozenset(({Need.DATABASE} if roles else set()) | broker)
 
 
@@ -243,7 +243,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "PostgreSQL, as the runtime role; may be a transaction pooler"),
     Setting("POSTROAD_DIRECT_URL", "direct_url", _postgres_url, "the database URL",
             "the same database past any pooler: heartbeats and session locks"),
-    Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url, "required to dispatch and consume",
+    Setting("POSTROAD_BROKER_URL", "broker_url", _broker_url,
+            "required to dispatch and consume, unless the App has jobs alone",
             "the transport: amqp:// or amqps:// (RabbitMQ), or `postgres:` (the database, for Apps that share it)"),
     Setting("POSTROAD_BROKER_CA", "broker_ca", _file, "the system's",
             "for amqps://, the authorities that the broker's certificate must come from (PEM)"),
@@ -295,11 +296,12 @@ def read_settings(
     roles: frozenset[Role] | None = None,
     needs: frozenset[Need] | None = None,
     default_roles: frozenset[Role] = ALL_ROLES,
+    events: bool = True,
 ) -> Settings:
     """Read and check every variable of `environment` at once. An empty value counts as not set.
 
     `roles` overrides POSTROAD_ROLES, `default_roles` stands where neither is given. `needs` says which URLs are
-    required; by default those that the roles need.
+    required; by default those that the roles need, where an App sends or takes `events`.
 
     Raises:
         SettingsError: one line that names every wrong variable with its remedy; no value of a URL is repeated.
@@ -315,7 +317,7 @@ def read_settings(
             problems.append(f"{setting.variable} {wrong}")
     if roles is not None:
         values["roles"] = roles
-    problems += _missing(environment, needs_of(values["roles"]) if needs is None else needs)
+    problems += _missing(environment, needs_of(values["roles"], events=events) if needs is None else needs)
     problems += _useless(values)
     strangers, typos = _strangers(environment)
     problems += typos

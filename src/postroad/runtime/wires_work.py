@@ -39,13 +39,15 @@ def claimer_of(
     handlers: dict[str, Handler] = {**deliveries, **{handler.queue: handler for handler in retries}}
     completions = Completions(database.manager, owner=ground.tasks, signals=ground.signals, clock=ground.clock)
     own = AsyncpgTransactions(database.manager)
+    every = [job for jobs in (work or {}).values() for job in jobs]
     return Claimer(
         database.manager, database.keeper, handlers=handlers,
         jobs=[
             JobQueue(
                 name, jobs, manager=database.manager, completions=completions, resources=ground.resources,
-                transactions=_transactions(ground, own, name, jobs), signals=ground.signals, clock=ground.clock,
-                chance=ground.chance, leases=database.leases,
+                transactions=_transactions(ground, own, every, queue=jobs[0]), signals=ground.signals,
+                clock=ground.clock, chance=ground.chance, leases=database.leases,
+                guests=[job for job in every if job.queue != name],
             )
             for name, jobs in (work or {}).items()
         ],
@@ -65,13 +67,16 @@ def threaded(queues: Queues) -> int:
 
 
 def _transactions(
-    ground: Ground, own: AsyncpgTransactions, name: str, jobs: Sequence[Job[Any]]
+    ground: Ground, own: AsyncpgTransactions, every: Sequence[Job[Any]], *, queue: Job[Any]
 ) -> Callable[[Job[Any]], Any]:
-    """What the runs of each job open: what it names, else the App's pool, or threads that its queue's jobs share."""
+    """What the runs of each job open in one queue: what it names, else the App's pool, or threads of that queue.
+
+    Any job of the App may come there. `queue` is one that is declared in it; threads start when they are needed.
+    """
     threads: Any = None
-    if any(job.threaded and job.on is None for job in jobs):
+    if any(job.threaded and job.on is None for job in every):
         from postroad.sql.threaded import PsycopgTransactions
 
-        size = _THREADS * jobs[0].concurrency
-        threads = PsycopgTransactions(ground.settings.database_url, ground.tasks, size=size, name=name)
+        url, size = ground.settings.database_url, _THREADS * queue.concurrency
+        threads = PsycopgTransactions(url, ground.tasks, size=size, name=queue.queue)
     return lambda job: job.on or (threads if job.threaded else own)

@@ -138,22 +138,25 @@ async def _state(schema: str, queue: str, hand: AsyncpgHand) -> QueueState:
 
 def prepared(
     declarations: Declarations, name: str, text: bytes, *, run_at: datetime | None, priority: int, unique: str | None,
-    by: str,
+    by: str, queue: str | None = None,
 ) -> NewJob:  # fmt: skip
     """The row that enqueueing the App's job `name` with the request `text` (JSON) would write; nothing is sent.
 
     Raises:
-        UsageError: PR107, the App has no such job, the request does not fit it, or an option is not valid; PR106, the
-            request is over its limit.
+        UsageError: PR107, the App has no such job or no job in `queue`, the request does not fit it, or an option is
+            not valid; PR106, the request is over its limit.
     """
     found = _job(declarations, name)
+    if queue is not None and queue not in declarations.queues:
+        message = f"no job of App {declarations.name!r} is declared in queue {queue!r}"
+        raise UsageError("PR107", f"{message}; it has: {', '.join(sorted(declarations.queues))}")
     try:
         request = found.adapter.validate_json(text)
     except ValidationError as error:
         # Without its cause: pydantic's text quotes the request.
         message = f"enqueue of {name}: the request does not fit: {enqueue.misfit(found, error)}"
         raise UsageError("PR107", message) from None
-    row = enqueue.prepare(found.function, request, run_at=run_at, priority=priority, unique=unique)
+    row = enqueue.prepare(found.function, request, run_at=run_at, priority=priority, queue=queue, unique=unique)
     return row._replace(headers=json.dumps({"by": kept(by)}))
 
 

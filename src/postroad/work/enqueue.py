@@ -16,7 +16,7 @@ from postroad.errors import UsageError
 from postroad.events.cause import current_cause
 from postroad.sql.authoring import parts, told
 from postroad.sql.statement import Pipeline, queries
-from postroad.work.job import Job, job_of
+from postroad.work.job import LETTERS, QUEUE, Job, job_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,7 @@ class Enqueue(Generic[A]):
     request: A
     run_at: datetime | None = None
     priority: int = 0
+    queue: str | None = None
     unique: str | None = None
 
 
@@ -74,6 +75,7 @@ def prepare(
     *,
     run_at: datetime | None = None,
     priority: int = 0,
+    queue: str | None = None,
     unique: str | None = None,
 ) -> NewJob:
     """The row of one enqueue; everything about it is checked here, before anything is sent.
@@ -85,10 +87,13 @@ def prepare(
     declared = job_of(job)
     if type(priority) is not int or priority not in _PRIORITIES:
         raise _refused(declared.name, "priority is not a whole number from -32,768 to 32,767 (lower runs first)")
+    given: object = queue  # Untyped code may hand in anything.
+    if given is not None and not (isinstance(given, str) and QUEUE.fullmatch(given)):
+        raise _refused(declared.name, f"queue is not {LETTERS}")
     if unique is not None and not isinstance(unique, str):
         raise _refused(declared.name, "unique is not text")
     return NewJob(
-        declared.queue,
+        queue or declared.queue,
         None if unique is None else unique_key(unique),
         declared.name,
         encode(declared, request),
@@ -110,7 +115,10 @@ def prepare_many(given: Sequence[Enqueue[Any]]) -> list[NewJob]:
         if not isinstance(found, Enqueue):
             message = f"enqueue_many takes Enqueue(job, request, ...) values, not {type(found).__name__}"
             raise UsageError("PR107", message)
-        rows.append(prepare(one.job, one.request, run_at=one.run_at, priority=one.priority, unique=one.unique))
+        row = prepare(
+            one.job, one.request, run_at=one.run_at, priority=one.priority, queue=one.queue, unique=one.unique
+        )
+        rows.append(row)
     return rows
 
 

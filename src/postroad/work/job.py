@@ -26,6 +26,7 @@ LONGEST: Final = timedelta(days=7)
 _ATTRIBUTE: Final = "__postroad_job__"
 QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 """What jobs and queues may be called."""
+LETTERS: Final = "lower-case letters, digits, '.', '_' and '-', at most 200, from a letter or digit on"
 _ARGUMENTS: Final = 2
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
@@ -145,7 +146,7 @@ def _problems(
     name: str, queue: str, *, max_runtime: timedelta, counts: tuple[int, int | None, int]
 ) -> list[str]:  # fmt: skip
     problems = [
-        f"{word} {given!r} is not lower-case letters, digits, '.', '_' and '-', at most 200, from a letter or digit on"
+        f"{word} {given!r} is not {LETTERS}"
         for word, given in {"the name": name, "the queue": queue}.items()
         if not QUEUE.fullmatch(given)
     ]

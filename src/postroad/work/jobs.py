@@ -61,13 +61,16 @@ class JobQueue:
     def __init__(
         self, name: str, jobs: Sequence[Job[Any]], *, manager: Manager, completions: Completions, resources: Resources,
         transactions: Callable[[Job[Any]], Transactions[Any] | PsycopgTransactions], signals: Signals, clock: Clock,
-        chance: Callable[[], float], leases: Leases | None = None,
+        chance: Callable[[], float], leases: Leases | None = None, guests: Sequence[Job[Any]] = (),
     ) -> None:  # fmt: skip
-        """Run `jobs`, which agree on how many of them run at once; `transactions` finds what a job's runs open."""
+        """Run `jobs`, which agree on how many of them run at once; `transactions` finds what a job's runs open.
+
+        `guests` are jobs of other queues, which an enqueue may have put into this one: they run under its limits.
+        """
         self.queue = name
         self.slots = jobs[0].concurrency
         self.fleet = jobs[0].fleet
-        self._runners = {job.name: Runner(job, transactions(job)) for job in jobs}
+        self._runners = {job.name: Runner(job, transactions(job)) for job in (*jobs, *guests)}
         self._manager = manager
         self._completions = completions
         self._resources = resources
@@ -82,7 +85,9 @@ class JobQueue:
         self._down: set[str] = set()
         self._down_since = 0.0
         self._probes = {
-            one.name: DependencyProbe(one, resources, clock) for job in jobs for one in job.rules.down.values()
+            one.name: DependencyProbe(one, resources, clock)
+            for job in (*guests, *jobs)
+            for one in job.rules.down.values()
         }
         self._mean = 0.0
         self._measured = 0

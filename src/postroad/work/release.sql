@@ -13,14 +13,16 @@ WHERE digest = sha256(convert_to('work ' || $1::bigint::text, 'UTF8'));
 
 -- name: back_to_work
 -- Turns a row of quarantine into a ready row of its queue, with a fresh budget, and resolves it; nothing at all while
--- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by; a job does not. The history keeps its first entry and the latest nineteen.
+-- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by; a job does not, and has
+-- its priority among its headers. The history keeps its first entry and the latest nineteen.
 WITH made AS (
     INSERT INTO {schema}.work
-        (id, queue, kind, key, state, run_at, due, attempt, event_type, body, content_type, headers, exchange,
+        (id, queue, kind, key, state, priority, run_at, due, attempt, event_type, body, content_type, headers, exchange,
          routing_key, history)
     SELECT nextval('{schema}.work_id'), queue, CASE kind WHEN 'job' THEN 'job' ELSE 'retry' END, key, 'ready',
-        clock_timestamp(), CASE kind WHEN 'job' THEN clock_timestamp() END, 0, event_type, body, content_type, headers,
-        exchange, routing_key,
+        CASE kind WHEN 'job' THEN coalesce((headers ->> 'priority')::smallint, 0) ELSE 0 END, clock_timestamp(),
+        CASE kind WHEN 'job' THEN clock_timestamp() END, 0, event_type, body, content_type,
+        CASE kind WHEN 'job' THEN headers - 'priority' ELSE headers END, exchange, routing_key,
         (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
     FROM {schema}.quarantine

@@ -65,11 +65,12 @@ RETURNING id;
 
 -- name: quarantine_claimed
 -- Moves a claimed row into quarantine, fenced; one that is kept there already under its key stands for it. Without a key
--- nothing does: the digest names the row.
+-- nothing does: the digest names the row. A job's priority is kept among its headers.
 WITH gone AS (
     DELETE FROM {schema}.work
     WHERE id = $1 AND token = $2
-    RETURNING id, queue, kind, key, event_type, body, content_type, headers, exchange, routing_key, history
+    RETURNING id, queue, kind, key, event_type, body, content_type, exchange, routing_key, history,
+        CASE kind WHEN 'job' THEN headers || jsonb_build_object('priority', priority) ELSE headers END AS headers
 ), moved AS (
     INSERT INTO {schema}.quarantine
         (kind, queue, key, digest, class, code, fingerprint, error_type, reason, attempt,

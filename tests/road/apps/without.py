@@ -238,11 +238,27 @@ def no_turns() -> None:
 def no_suspicion() -> None:
     """Whoever ran when its worker died is charged for it."""
     text = work.QUERIES.text("recover", SCHEMA)
-    charged = text.replace("CASE WHEN suspect > 0 THEN 1 ELSE 0 END", "1").replace(
-        "suspect = suspect + 1", "suspect = 0"
-    )
-    assert charged != text
-    work.QUERIES._rendered["recover", SCHEMA] = charged
+    for mechanism, instead in (
+        ("attempt + CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END", "attempt + 1"),
+        ("suspect + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END", "0"),
+    ):
+        assert mechanism in text
+        text = text.replace(mechanism, instead)
+    work.QUERIES._rendered["recover", SCHEMA] = text
+
+
+def no_taking() -> None:
+    """A claim leaves its rows to be claimed by others."""
+    for name in ("claim", "claim_on"):
+        text = work.QUERIES.text(name, SCHEMA)
+        shared = text.replace("FOR UPDATE SKIP LOCKED", "").replace("state = 'running'", "state = 'ready'")
+        assert shared != text
+        work.QUERIES._rendered[name, SCHEMA] = shared
+
+
+def no_handback() -> None:
+    """A worker that stops gives nothing back."""
+    work.give_back = _always(0)  # type: ignore[assignment]
 
 
 SWITCHES: dict[str, Callable[[], None]] = {

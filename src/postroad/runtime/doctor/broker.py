@@ -33,6 +33,8 @@ _FAULTY: Final = (
 
 async def examine_broker(settings: Settings, subject: Subject | None = None) -> list[Finding]:
     """Look at the broker over AMQP: what it is, and what it lacks of the App's topology. Changes nothing."""
+    if subject is not None and subject.without_broker(settings):
+        return [checks.BROKER.ok("none is needed: the App neither sends nor takes events")]
     if not settings.broker_url:
         return [checks.BROKER.not_checked("POSTROAD_BROKER_URL is not set")]
     if is_postgres(settings.broker_url):

@@ -50,6 +50,10 @@ class Subject:
         """The App's consumers."""
         return self.declarations.consumers
 
+    def without_broker(self, settings: Settings) -> bool:
+        """Whether no broker is set, and none is needed."""
+        return not settings.broker_url and not self.declarations.events
+
     def bill(self, settings: Settings) -> Mapping[str, int]:
         """Connections to the database of one process: for each role alone, and for all that `settings` name."""
         alone = {str(role): frozenset({role}) for role in Role if role in settings.roles}
