@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +64,20 @@ def test_floats_that_a_jsonb_would_give_back_as_other_numbers_have_a_form_of_the
         assert headers_to_json({"n": value}) == f'{{"n": {{"$float": "{value}"}}}}'
         assert repr(headers_from_json(headers_to_json({"n": value}))["n"]) == repr(value)
     assert headers_to_json({"n": -1.5}) == '{"n": -1.5}'
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["[]", "null", "5", '"text"', "[" * 100_000, '{"x": 1' + "0" * 5000 + "}", "no JSON"],
+    ids=["list", "null", "number", "text", "deep", "long", "none"],
+)
+def test_what_is_no_table_of_headers_is_an_empty_one(stored):
+    assert headers_from_json(stored) == {}
+
+
+@pytest.mark.parametrize("mark", ["$bytes", "$text", "$time", "$decimal", "$float", "$table"])
+@pytest.mark.parametrize("inner", ["\u00e9", [], ["x"], {"sign": 1}, None])
+def test_an_object_that_only_looks_like_one_of_ours_stays_as_it_is(mark, inner):
+    if mark == "$table" and isinstance(inner, dict):
+        return
+    assert headers_from_json({"x": {mark: inner}}) == {"x": {mark: inner}}

@@ -135,7 +135,8 @@ def show(schema: str, id: int, *, payload: bool = False) -> Pipeline[Shown | Non
 
 
 def _shown(row: dict[str, Any]) -> Shown:
-    row["history"] = json.loads(row["history"]) if isinstance(row["history"], str) else row["history"]
+    history = json.loads(row["history"]) if isinstance(row["history"], str) else row["history"]
+    row["history"] = [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
     if row.get("headers") is not None:
         row["headers"] = headers_from_json(row["headers"])
     return Shown(**row)

@@ -1,7 +1,10 @@
 -- name: list
--- Open rows, latest first, without bodies and headers.
-SELECT id, kind, queue, event_type, key, state, priority, attempt, run_at, created_at, started_at, worker, progress, note,
-    cancel_at
+-- Open rows, latest first, without bodies and headers. Times that Python cannot hold are the nearest that it can.
+SELECT id, kind, queue, event_type, key, state, priority, attempt,
+    least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, worker, progress, note,
+    least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at
 FROM {schema}.work
 WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR state = $2)
     AND ($3::text IS NULL OR (kind = 'job' AND event_type = $3))
@@ -19,16 +22,22 @@ ORDER BY state;
 
 -- name: show_open
 -- An open row; its body and headers only where $2 asks for them.
-SELECT 'work' AS place, id, kind, queue, event_type, key, state, priority, attempt, suspect, run_at, due, created_at,
-    started_at, worker, progress, note, cancel_at, cancelled_by, cancel_reason, octet_length(body) AS size,
-    content_type, history, CASE WHEN $2::boolean THEN body END AS body, CASE WHEN $2 THEN headers END AS headers
+SELECT 'work' AS place, id, kind, queue, event_type, key, state, priority, attempt, suspect,
+    least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
+    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at,
+    least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at,
+    worker, progress, note, cancelled_by, cancel_reason, octet_length(body) AS size, content_type,
+    history, CASE WHEN $2::boolean THEN body END AS body, CASE WHEN $2 THEN headers END AS headers
 FROM {schema}.work
 WHERE id = $1;
 
 -- name: show_finished
 -- A finished row: its body left with it.
-SELECT 'finished' AS place, id, kind, queue, event_type, key, outcome AS state, reason, attempt, created_at, started_at,
-    finished_at, worker, history
+SELECT 'finished' AS place, id, kind, queue, event_type, key, outcome AS state, reason, attempt,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, finished_at, worker, history
 FROM {schema}.finished
 WHERE id = $1;
 
@@ -58,7 +67,8 @@ WITH gone AS (
 INSERT INTO {schema}.finished
     (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
 SELECT id, queue, kind, key, 'cancelled', coalesce($3, 'cancelled'), attempt, worker, event_type, created_at, started_at,
-    (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+    (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+            WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
         || jsonb_build_array(jsonb_build_object(
             'class', 'cancelled', 'by', $2::text, 'reason', $3::text, 'at', clock_timestamp()))
 FROM gone
@@ -75,7 +85,8 @@ RETURNING id;
 -- Makes a scheduled row ready now.
 UPDATE {schema}.work
 SET state = 'ready', run_at = clock_timestamp(),
-    history = (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+    history = (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+            WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
         || jsonb_build_array(jsonb_build_object('class', 'hurried', 'by', $2::text, 'at', clock_timestamp()))
 WHERE id = $1 AND state = 'scheduled'
 RETURNING id;
@@ -86,7 +97,8 @@ WITH open AS (
     SELECT queue AS name, count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
         count(*) FILTER (WHERE state = 'ready') AS ready, count(*) FILTER (WHERE state = 'waiting') AS waiting,
         count(*) FILTER (WHERE state = 'running') AS running,
-        extract(epoch FROM clock_timestamp() - min(run_at) FILTER (WHERE state = 'ready'))::float8 AS oldest
+        extract(epoch FROM clock_timestamp() - min(run_at) FILTER (WHERE state = 'ready' AND isfinite(run_at)))::float8
+            AS oldest
     FROM {schema}.work
     WHERE $1::text IS NULL OR queue = $1
     GROUP BY queue

@@ -23,7 +23,8 @@ WITH made AS (
         CASE kind WHEN 'job' THEN coalesce((headers ->> 'priority')::smallint, 0) ELSE 0 END, clock_timestamp(),
         CASE kind WHEN 'job' THEN clock_timestamp() END, 0, event_type, body, content_type,
         CASE kind WHEN 'job' THEN headers - 'priority' ELSE headers END, exchange, routing_key,
-        (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+        (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+                WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
     FROM {schema}.quarantine
     WHERE id = $1 AND resolved_at IS NULL

@@ -8,7 +8,7 @@ WITH gone AS (
 )
 INSERT INTO {schema}.finished
     (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
-SELECT id, queue, kind, key, $3, $4, attempt + 1, worker, event_type, created_at, started_at, history
+SELECT id, queue, kind, key, $3, $4, least(attempt, 2147483646) + 1, worker, event_type, created_at, started_at, history
 FROM gone
 RETURNING id;
 

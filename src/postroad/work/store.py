@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from postroad.errors import ContractError
+from postroad.failures import Rules, classify
 from postroad.leases import advance, lapsed
 from postroad.sql import Pipeline, queries
 from postroad.work.wire import Wire, digest, headers_from_json, headers_to_json, kept
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from postroad.failures import Verdict
 
 QUERIES: Final = queries("postroad.work", "store.sql")
+_NO_RULES: Final = Rules()
+_MOST_ATTEMPTS: Final = 2**31 - 1  # What the column can hold.
 BATCH: Final = 1000
 """How many rows one sweep moves at most: it stays short, and goes on with the next."""
 
@@ -107,9 +111,12 @@ def delay_again(
 ) -> Pipeline[bool]:  # fmt: skip
     """Put a claimed row off again; whether it was still ours.
 
-    The row is no longer suspect: it answered. False: another worker has it, and nothing was changed.
+    The row is no longer suspect: it answered. One that an operator has cancelled meanwhile is finished as cancelled.
+    False: another worker has it, and nothing was changed.
     """
-    rows = yield QUERIES.statement("delay_again", schema, id, token, run_in, attempt, _entry(verdict, attempt))
+    rows = yield QUERIES.statement(
+        "delay_again", schema, id, token, run_in, min(attempt, _MOST_ATTEMPTS), _entry(verdict, attempt)
+    )
     return bool(rows)
 
 
@@ -193,7 +200,7 @@ def claim(
         rows = yield QUERIES.statement("claim_on", schema, queue, limit, worker, priorities, times, ids)
     else:
         rows = yield QUERIES.statement("claim", schema, queue, limit, worker)
-    claimed = [_claimed(row) for row in rows]
+    claimed = yield from _read(schema, rows)
     claimed.sort(key=lambda row: (row.priority, row.run_at, row.id))
     return claimed
 
@@ -201,7 +208,20 @@ def claim(
 def claim_suspect(schema: str, *, queue: str, worker: str) -> Pipeline[list[ClaimedRow]]:
     """Claim at most one suspect of `queue`: the caller runs nothing else of that queue meanwhile."""
     rows = yield QUERIES.statement("claim_suspect", schema, queue, worker)
-    return [_claimed(row) for row in rows]
+    return (yield from _read(schema, rows))
+
+
+def _read(schema: str, rows: Iterable[Mapping[str, Any]]) -> Pipeline[list[ClaimedRow]]:
+    """The rows of a claim; one that cannot be read is quarantined, and the others run."""
+    claimed = []
+    for row in rows:
+        try:
+            claimed.append(_claimed(row))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns that row alone
+            told = ContractError("PR501", f"row {row['id']} of work cannot be read ({type(error).__name__})")
+            verdict = classify(told, rules=_NO_RULES, attempt=1)
+            yield from quarantine_claimed(schema, row["id"], row["token"], verdict=verdict, attempt=row["attempt"])
+    return claimed
 
 
 def _claimed(row: Mapping[str, Any]) -> ClaimedRow:

@@ -20,7 +20,8 @@ UPDATE {schema}.work
 SET state = CASE WHEN $3::interval > interval '0' THEN 'scheduled' ELSE 'ready' END,
     run_at = clock_timestamp() + $3::interval, attempt = $4, suspect = 0,
     worker = NULL, token = NULL, started_at = NULL,
-    history = (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+    history = (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+            WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
         || jsonb_build_array($5::text::jsonb || jsonb_build_object('at', clock_timestamp()))
 WHERE id = $1 AND token = $2
 RETURNING id;
@@ -48,7 +49,7 @@ WITH gone AS (
 )
 INSERT INTO {schema}.finished
     (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
-SELECT id, queue, kind, key, $3, $4, attempt + 1, worker, event_type, created_at, started_at, history
+SELECT id, queue, kind, key, $3, $4, least(attempt, 2147483646) + 1, worker, event_type, created_at, started_at, history
 FROM gone
 RETURNING id;
 
@@ -102,7 +103,8 @@ GROUP BY queue
 ORDER BY queue;
 
 -- name: claim
--- Claims ready rows of a queue, best priority first, oldest first, from the start.
+-- Claims ready rows of a queue, best priority first, oldest first, from the start. A time that Python cannot hold (an
+-- infinite one, one before Christ) comes back as the nearest that it can: one such row would else fail every claim.
 WITH taken AS MATERIALIZED (
     SELECT id
     FROM {schema}.work
@@ -114,9 +116,12 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
-    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
-    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
+RETURNING id, token, queue, kind, key, priority, attempt, suspect,
+    least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
+    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
+    event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: claim_on
 -- Claims ready rows of a queue that come after a position, given per priority: dead versions of rows claimed before,
@@ -138,9 +143,12 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
-    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
-    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
+RETURNING id, token, queue, kind, key, priority, attempt, suspect,
+    least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
+    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
+    event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: claim_suspect
 -- Claims one row that was running when its worker died, to be run alone.
@@ -155,9 +163,12 @@ WITH taken AS MATERIALIZED (
 UPDATE {schema}.work
 SET state = 'running', worker = $2, token = nextval('{schema}.work_token'), started_at = clock_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING id, token, queue, kind, key, priority, run_at, due, attempt, suspect, created_at,
-    clock_timestamp() - coalesce(due, created_at) AS age, event_type, body, content_type, headers, exchange,
-    routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
+RETURNING id, token, queue, kind, key, priority, attempt, suspect,
+    least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
+    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
+    clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
+    event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
 
 -- name: make_due
 -- Makes due rows claimable, a bounded batch; statement_timestamp() since a volatile clock could not use the index.
@@ -196,10 +207,12 @@ WITH lost AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), moved AS (
     UPDATE {schema}.work
-    SET state = 'ready', attempt = attempt + CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END,
-        suspect = suspect + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END,
+    SET state = 'ready', attempt = least(attempt, 2147483646)
+            + CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END,
+        suspect = least(suspect, 2147483646) + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END,
         worker = NULL, token = NULL, started_at = NULL,
-        history = (CASE WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+        history = (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+                WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object(
                 'class', 'interrupted', 'reason', 'its worker died', 'at', clock_timestamp()))
     WHERE id = ANY (ARRAY(SELECT id FROM lost))

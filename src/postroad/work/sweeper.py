@@ -51,10 +51,15 @@ async def repeatedly(
         except Unavailable:
             pass
         except Exception as error:  # noqa: BLE001 - a service of ours: one bad round must not end the rounds
-            verdict = classify(error, rules=_RULES, attempt=1)
-            signals.emit(TaskFailed(name, verdict.error_type, verdict.reason))
+            report(error, name=name, signals=signals)
         if not more:
             await asyncio.sleep(every.total_seconds())
+
+
+def report(error: Exception, *, name: str, signals: Signals) -> None:
+    """Tell of an error that concerns the part `name` of this room alone."""
+    verdict = classify(error, rules=_RULES, attempt=1)
+    signals.emit(TaskFailed(name, verdict.error_type, verdict.reason))
 
 
 class Sweeper:
@@ -89,20 +94,30 @@ class Sweeper:
             raise
 
     async def _sweep(self) -> bool:
-        await self._first()
-        due = await at_once(self._manager, store.make_due(self._schema))
-        lost = await self._recover()
+        await self._apart(self._first(), None)
+        due = await self._apart(at_once(self._manager, store.make_due(self._schema)), {})
+        lost = await self._apart(self._recover(), {})
         for queue, count in lost.items():
             self._signals.emit(WorkRecovered(queue, count))
         for queue in {*due, *lost} & self._lanes.keys():
             self._lanes[queue].rewind()
-        await self._look_for_suspects()
+        await self._apart(self._look_for_suspects(), None)
         self._wake()
         now = self._clock.monotonic()
         if now >= self._gauges_at:
             self._gauges_at = now + self._settings.gauges.total_seconds()
-            await self._tell()
+            await self._apart(self._tell(), None)
         return sum(due.values()) >= store.BATCH or sum(lost.values()) >= store.BATCH
+
+    async def _apart(self, step: Awaitable[T], otherwise: T) -> T:
+        """Take one step; one that fails is reported, and keeps no other from being taken."""
+        try:
+            return await step
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - what is wrong with one table or row stops nothing else
+            report(error, name="work:sweep", signals=self._signals)
+            return otherwise
 
     async def _recover(self) -> Mapping[str, int]:
         if self._clock.monotonic() < self._recover_at:

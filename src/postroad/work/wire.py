@@ -62,11 +62,18 @@ def headers_to_json(headers: Mapping[str, Any], *, sort: bool = False) -> str:
 
 
 def headers_from_json(stored: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that `headers_to_json` wrote; drivers hand a JSON column over as text or parsed."""
+    """The headers that `headers_to_json` wrote; drivers hand a JSON column over as text or parsed.
+
+    Anybody may have written a row by SQL, so this never raises: what is no table of headers, or nests too deep to be
+    read, is an empty one, and an object that only looks like one of ours stays as it is.
+    """
     if stored == "{}":  # Most jobs: parsing it costs as much as the rest of the row.
         return {}
-    parsed = json.loads(stored) if isinstance(stored, str) else stored
-    return {name: _from_json(value) for name, value in parsed.items()}
+    try:
+        parsed = json.loads(stored) if isinstance(stored, str) else stored
+        return {name: _from_json(value) for name, value in parsed.items()} if isinstance(parsed, Mapping) else {}
+    except (ValueError, RecursionError):  # A number of thousands of digits is a ValueError.
+        return {}
 
 
 def _to_json(value: Any, depth: int) -> Any:
@@ -125,7 +132,10 @@ def _from_json(value: Any) -> Any:
     if len(value) == 1:
         [(mark, inner)] = value.items()
         if mark in _MARKS:
-            return _marked(mark, inner)
+            try:
+                return _marked(mark, inner)
+            except (ValueError, TypeError, ArithmeticError, AttributeError):
+                return value
     return {name: _from_json(inner) for name, inner in value.items()}
 
 

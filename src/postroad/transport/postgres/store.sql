@@ -84,7 +84,7 @@ FROM gone;
 -- What lies in the queues whose name ends with $1: how many deliveries, counting $2 at most, how many of them are in
 -- somebody's hands, and for how long the oldest has waited, in seconds.
 SELECT queue, count(*) AS count, count(*) FILTER (WHERE state = 'running') AS running,
-    extract(EPOCH FROM clock_timestamp() - min(created_at))::float8 AS oldest
+    extract(EPOCH FROM clock_timestamp() - min(created_at) FILTER (WHERE isfinite(created_at)))::float8 AS oldest
 FROM (
     SELECT queue, state, created_at
     FROM {schema}.work
