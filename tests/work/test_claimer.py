@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from postroad.clock import SYSTEM_CLOCK, seconds
@@ -65,6 +66,60 @@ async def test_no_more_rows_are_claimed_than_slots_are_free(here, sql):
         await probe.until(lambda: len(probe.running) == 3)
         assert await sql.fetchval("SELECT count(*) FROM work WHERE state = 'running'") == 3
         assert [signal.count for signal in here.heard.of(WorkClaimed)] == [3]
+
+
+async def goes_on(here, sql, monkeypatch):
+    """What runs goes on, and another queue is served, while every claim of one queue fails."""
+    claim = store.claim
+
+    def broken(schema, *, queue, **given):
+        if queue == "broken":
+            raise asyncpg.QueryCanceledError("canceling statement due to user request")
+        return claim(schema, queue=queue, **given)
+
+    long, broken_one, other = Probe(here, act=forever), Probe(here, queue="broken"), Probe(here, queue="other")
+    await put(here)
+    async with here.running(long, broken_one, other):
+        await long.until(lambda: long.running)
+        monkeypatch.setattr(store, "claim", broken)
+        await put(here, queue="broken")
+        await here.heard.wait(TaskFailed)
+        await put(here, queue="other")
+        await other.until(lambda: other.done)
+        assert long.running
+        assert not long.cancelled
+        assert {failed.task for failed in here.heard.of(TaskFailed)} == {"work:broken"}
+        monkeypatch.setattr(store, "claim", claim)
+        await broken_one.until(lambda: broken_one.done)
+
+
+async def test_a_claim_that_fails_concerns_its_queue_alone_and_what_runs_goes_on(here, sql, monkeypatch):
+    await goes_on(here, sql, monkeypatch)
+
+
+@pytest.mark.sabotage
+async def test_sabotage_were_it_the_services_error_all_that_runs_would_be_cancelled(here, sql, monkeypatch):
+    monkeypatch.setattr(Claimer, "_claim", Claimer._claim_next)
+    with pytest.raises((AssertionError, TimeoutError, asyncpg.QueryCanceledError)):
+        async with asyncio.timeout(5):
+            await goes_on(here, sql, monkeypatch)
+
+
+async def test_an_error_around_the_claims_leaves_what_runs_running(here, sql, monkeypatch):
+    probe = Probe(here, act=forever)
+    await put(here)
+    async with here.running(probe) as claimer:
+        await probe.until(lambda: probe.running)
+
+        async def broken():
+            raise asyncpg.DeadlockDetectedError("deadlock detected")
+
+        monkeypatch.setattr(claimer, "_enlisted", broken)
+        await here.heard.wait(TaskFailed)
+        monkeypatch.undo()
+        await put(here)
+        await probe.until(lambda: len(probe.running) == 2)
+        assert not probe.cancelled
 
 
 async def test_a_wake_shortens_the_wait(here):

@@ -124,3 +124,26 @@ async def test_an_idle_lane_looks_less_and_less_often_and_hurries_when_told():
     assert where.due(now)
     where.claimed([row(1)], wanted=4, front=True, began=now, ended=now)
     assert round(where.look_in(now), 3) == 0.02
+
+
+async def test_with_more_priorities_than_it_remembers_it_looks_from_the_front_again():
+    where = lane()
+    for number in range(200):
+        where.claimed([row(number, priority=number)] * 4, wanted=4, front=number == 0, began=0.0, ended=0.0)
+        assert len(where.after(0.0) or ()) <= 64
+    assert where.after(0.0) is None or len(where.after(0.0)) == 200 % 65
+
+
+async def test_a_claim_that_failed_is_tried_later_and_later_whoever_wakes_the_lane():
+    where = lane()
+    waits = []
+    for _ in range(12):
+        where.failed(100.0)
+        where.rewind()
+        assert not where.due(100.0)
+        waits.append(where.look_in(100.0))
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (0.5, 30.0)
+    where.claimed([], wanted=4, front=True, began=140.0, ended=140.0)
+    where.failed(140.0)
+    assert where.look_in(140.0) == 0.5

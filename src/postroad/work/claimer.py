@@ -18,7 +18,7 @@ from postroad.work.chores import Chores
 from postroad.work.lane import Handler, InHand, Lane
 from postroad.work.running import within_fleet
 from postroad.work.settings import WorkSettings
-from postroad.work.sweeper import Sweeper, at_once, repeatedly
+from postroad.work.sweeper import Sweeper, at_once, repeatedly, report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,6 +149,11 @@ class Claimer:
                 ready.down(error.code)
                 await self._pause(stop, tries)
                 continue
+            except Exception as error:  # noqa: BLE001 - what runs goes on, whatever the database says to this
+                tries += 1
+                report(error, name="work", signals=self._signals)
+                await self._pause(stop, tries)
+                continue
             if lease is not None:
                 tries = 0
                 ready.up()
@@ -209,6 +214,17 @@ class Claimer:
                     self._start(lane, lease, rows)
 
     async def _claim(self, lane: Lane, lease: Lease) -> list[ClaimedRow]:
+        """Claim for one lane; what fails is that lane's alone, and what the table gave to nobody the repair returns."""
+        try:
+            return await self._claim_next(lane, lease)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the database says to this claim
+            lane.failed(self._clock.monotonic())
+            report(error, name=f"work:{lane.queue}", signals=self._signals)
+            return []
+
+    async def _claim_next(self, lane: Lane, lease: Lease) -> list[ClaimedRow]:
         began, wanted = self._clock.monotonic(), lane.wanted
         if lane.suspects:
             suspect = partial(store.claim_suspect, self._schema, queue=lane.queue, worker=lease.name)

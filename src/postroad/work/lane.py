@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from postroad.work.store import ClaimedRow, Position
 
 _MOST: Final = 100  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_PRIORITIES: Final = 64  # Beyond so many, claims look from the front again: each costs a scan of its own.
+_LONGEST_HOLD: Final = 30.0  # Seconds.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
 
 
@@ -72,6 +74,8 @@ class Lane:
         self._rescan = settings.rescan.total_seconds()
         self._rest = self._busy
         self._reached: dict[int, Position] = {}
+        self._failures = 0
+        self._held_off = 0.0
         self._front_at = 0.0
         self._front_early = 0.0
         self._short = True
@@ -119,6 +123,7 @@ class Lane:
 
     def claimed(self, rows: Sequence[ClaimedRow], *, wanted: int, front: bool, began: float, ended: float) -> None:
         """Remember what a claim came back with, in order of priority and place, and when to look next."""
+        self._failures = 0
         self._short = len(rows) < wanted
         reached = {row.priority: (row.run_at, row.id) for row in rows}
         if front:
@@ -128,6 +133,8 @@ class Lane:
         if front and self._short:
             reached = {nice: max(at, self._reached.get(nice, at)) for nice, at in reached.items()}
         self._reached |= reached
+        if len(self._reached) > _PRIORITIES:
+            self._reached.clear()
         if not rows and not self.in_hand and self._met_suspect:
             self.suspects, self._met_suspect = True, False
             self.look_at = ended
@@ -141,17 +148,22 @@ class Lane:
         self._met_suspect = found
         self._next_look(ended, found=True)
 
+    def failed(self, now: float) -> None:
+        """A claim failed, not for want of a database: try again later and later, whoever wakes the lane meanwhile."""
+        self._failures += 1
+        self._held_off = now + min(self._idle * 2 ** min(self._failures, 10), _LONGEST_HOLD)
+
     def _next_look(self, now: float, *, found: bool) -> None:
         self._rest = self._busy if found else min(self._rest * 2, self._idle)
         self.look_at = now if found and not self._short else now + self._rest
 
     def due(self, now: float) -> bool:
         """Whether to claim now."""
-        return self.look_at <= now and self.wanted > 0
+        return max(self.look_at, self._held_off) <= now and self.wanted > 0
 
     def look_in(self, now: float) -> float:
         """Seconds until the next claim; infinite while nothing may be claimed."""
-        return max(0.0, self.look_at - now) if self.wanted else math.inf
+        return max(0.0, self.look_at - now, self._held_off - now) if self.wanted else math.inf
 
     def take(self, held: InHand) -> None:
         """A row is in hand from now on."""
