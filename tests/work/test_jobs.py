@@ -240,10 +240,16 @@ async def test_rules_decide_about_the_authors_own_exceptions(here, sql):
     assert await outcomes(sql) == [("dropped", "arithmetic", 1)]
 
 
-async def test_sys_exit_ends_an_attempt_and_no_worker(here, sql):
-    async with raising(here, sql, SystemExit(3)) as attempts:
+class Odd(BaseException):
+    """An author's own, which no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("secret"), GeneratorExit("secret"), Odd("secret")])
+async def test_what_is_no_exception_ends_an_attempt_and_no_worker(here, sql, caplog, error):
+    async with raising(here, sql, error) as attempts:
         await until_empty(sql)
     assert attempts == [1, 2]
+    assert "secret" not in caplog.text + repr(here.heard.signals)
 
 
 async def test_a_cancellation_of_its_own_making_is_a_failure_like_another(here, sql):

@@ -52,7 +52,7 @@ class Runner:
         except ValidationError as error:
             # Without its cause: pydantic's text quotes the request.
             raise ContractError("PR505", self._misfit(error)) from None
-        except Exception as error:  # noqa: BLE001 - a validator of the author's, on a row that nobody vouches for
+        except BaseException as error:  # noqa: BLE001 - a validator of the author's, on a row that nobody vouches for
             what = f"a validator of job {self.job.name!r} raised {type(error).__name__}"
             raise ContractError("PR505", what) from None
 
@@ -118,8 +118,12 @@ class Attempt:
         except Exception:
             self._taken_back(task, before)
             raise
-        except SystemExit:
-            what = "the job called sys.exit(), which would end its worker"
+        except BaseException as error:
+            if asyncio.current_task(task.get_loop()) is not task:
+                raise  # The loop is gone, and our coroutine is closed.
+            self._taken_back(task, before)
+            # Without its cause, whose text nobody vouches for.
+            what = f"the job raised {type(error).__name__}, which would end its worker"
             raise RuntimeError(what) from None
         else:
             self._taken_back(task, before)
