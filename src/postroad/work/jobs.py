@@ -129,8 +129,8 @@ class JobQueue:
     def cancel(self, token: int, reason: str) -> None:
         """An operator has cancelled what runs under that token; an ``async def`` function that goes on is stopped."""
         attempt = self._active.get(token)
-        if attempt is None or attempt.grip is None or attempt.grip.cancelled is not None:
-            return
+        if attempt is None or attempt.grip is None or attempt.stopped or attempt.stop_at < float("inf"):
+            return  # Not by `grip.cancelled`: the function's own report of progress may have heard of it first.
         attempt.grip.cancelled = reason
         attempt.stop_at = self._clock.monotonic() + GRACE.total_seconds()
 

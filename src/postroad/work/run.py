@@ -83,7 +83,7 @@ class Grip:
 
     def sealed(self, *, finish: bool) -> Pipeline[None]:
         """The last statements of a transaction: whatever must still be ours is, and stays so until the commit."""
-        for lease in self.held:
+        for lease in [*self.held]:  # Another block of the run may end between two statements.
             yield from lease.fence()
         row = self.row
         if finish:

@@ -15,16 +15,35 @@ ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
 RETURNING id;
 
 -- name: delay_again
--- Puts a claimed row off, fenced; its history keeps the first entry and the latest nineteen.
-UPDATE {schema}.work
-SET state = CASE WHEN $3::interval > interval '0' THEN 'scheduled' ELSE 'ready' END,
-    run_at = clock_timestamp() + $3::interval, attempt = $4, suspect = 0,
-    worker = NULL, token = NULL, started_at = NULL,
-    history = (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
-            WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
-        || jsonb_build_array($5::text::jsonb || jsonb_build_object('at', clock_timestamp()))
-WHERE id = $1 AND token = $2
-RETURNING id;
+-- Puts a claimed row off, fenced; its history keeps the first entry and the latest nineteen. One that an operator has
+-- cancelled meanwhile is finished instead.
+WITH mine AS MATERIALIZED (
+    SELECT id, cancel_at IS NOT NULL AS cancelled
+    FROM {schema}.work
+    WHERE id = $1 AND token = $2
+    FOR UPDATE
+), gone AS (
+    DELETE FROM {schema}.work
+    WHERE id = ANY (ARRAY(SELECT id FROM mine WHERE cancelled))
+    RETURNING id, queue, kind, key, cancel_reason, attempt, worker, event_type, created_at, started_at, history
+), ended AS (
+    INSERT INTO {schema}.finished
+        (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
+    SELECT id, queue, kind, key, 'cancelled', coalesce(cancel_reason, 'cancelled'), least(attempt, 2147483646) + 1,
+        worker, event_type, created_at, started_at, history
+    FROM gone
+), moved AS (
+    UPDATE {schema}.work
+    SET state = CASE WHEN $3::interval > interval '0' THEN 'scheduled' ELSE 'ready' END,
+        run_at = clock_timestamp() + $3::interval, attempt = $4, suspect = 0,
+        worker = NULL, token = NULL, started_at = NULL,
+        history = (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
+                WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
+            || jsonb_build_array($5::text::jsonb || jsonb_build_object('at', clock_timestamp()))
+    WHERE id = ANY (ARRAY(SELECT id FROM mine WHERE NOT cancelled))
+)
+SELECT id
+FROM mine;
 
 -- name: give_back
 -- Makes claimed rows claimable again, fenced and uncharged; in order of id, so that two of these cannot deadlock.
@@ -66,20 +85,29 @@ RETURNING id;
 
 -- name: quarantine_claimed
 -- Moves a claimed row into quarantine, fenced; one that is kept there already under its key stands for it. Without a key
--- nothing does: the digest names the row. A job's priority is kept among its headers.
+-- nothing does: the digest names the row. A job's priority is kept among its headers. One that an operator has cancelled
+-- meanwhile is finished instead.
 WITH gone AS (
     DELETE FROM {schema}.work
     WHERE id = $1 AND token = $2
-    RETURNING id, queue, kind, key, event_type, body, content_type, exchange, routing_key, history,
-        CASE kind WHEN 'job' THEN headers || jsonb_build_object('priority', priority) ELSE headers END AS headers
+    RETURNING *, CASE kind WHEN 'job' THEN headers || jsonb_build_object('priority', priority) ELSE headers END AS kept
+), ended AS (
+    INSERT INTO {schema}.finished
+        (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
+    SELECT id, queue, kind, key, 'cancelled', coalesce(cancel_reason, 'cancelled'), least(attempt, 2147483646) + 1,
+        worker, event_type, created_at, started_at, history
+    FROM gone
+    WHERE cancel_at IS NOT NULL
 ), moved AS (
     INSERT INTO {schema}.quarantine
         (kind, queue, key, digest, class, code, fingerprint, error_type, reason, attempt,
          event_type, body, content_type, headers, exchange, routing_key, history)
-    SELECT CASE kind WHEN 'job' THEN 'job' ELSE 'delivery' END, queue, key, sha256(convert_to('work ' || id, 'UTF8')), $3, $4, $5, $6, $7, $8,
-        event_type, body, content_type, headers, exchange, routing_key,
+    SELECT CASE kind WHEN 'job' THEN 'job' ELSE 'delivery' END, queue, key,
+        sha256(convert_to('work ' || id, 'UTF8')), $3, $4, $5, $6, $7, $8,
+        event_type, body, content_type, kept, exchange, routing_key,
         history || jsonb_build_array($9::text::jsonb || jsonb_build_object('at', clock_timestamp()))
     FROM gone
+    WHERE cancel_at IS NULL
     ON CONFLICT DO NOTHING
 )
 SELECT id
