@@ -10,6 +10,7 @@ import pytest
 from postroad.clock import seconds
 from postroad.errors import UsageError
 from postroad.signals.catalog import WorkSettled
+from postroad.transport.base import Settlement
 from postroad.transport.postgres import PostgresTransport
 from transport.ends import SETTINGS, End, Numbers, PostgresEnds, bodies
 
@@ -70,3 +71,14 @@ async def test_a_redelivered_one_is_never_kept_apart_as_a_suspect_since_its_star
 async def test_a_prefetch_that_no_transport_takes_is_refused(ends: PostgresEnds, prefetch: int) -> None:
     with pytest.raises(UsageError, match="prefetch"):
         await ends.open(prefetch=prefetch)
+
+
+async def test_one_that_the_database_cannot_hold_is_refused_and_the_rest_of_its_batch_confirmed(
+    ends: PostgresEnds,
+) -> None:
+    end, numbers = await ends.open(), Numbers()
+    batch = [numbers.message(b"1"), numbers.message(b"2", content_type="a\x00b"), numbers.message(b"3")]
+    settled = await end.send(*batch)
+    assert [one.settlement for one in settled] == [Settlement.CONFIRMED, Settlement.REFUSED, Settlement.CONFIRMED]
+    assert "22021" in settled[1].reason
+    assert [one.body for one in await end.take(2)] == [b"1", b"3"]

@@ -6,11 +6,13 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from postroad.errors import Unavailable
+from postroad.failures import sqlstates
 from postroad.transport.base import Outgoing, Settled, Settlement
 from postroad.transport.postgres import store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from postroad.sql.manager import Manager
 
@@ -18,6 +20,8 @@ MOST: Final = 500
 """Publishes of one statement."""
 
 NOBODY: Final = "no consumer subscribes to it in this database; run `postroad topology apply` for the consumer's App"
+_CONTENT: Final = frozenset({"22", "23", "54"})
+"""The classes of SQLSTATE that speak of values: not valid, against a constraint, too large."""
 _AWAY: Final = "the database was lost before it answered"
 
 
@@ -80,17 +84,32 @@ class PostgresPublisher:
     async def send(self) -> None:
         """Send a batch of what waits, and settle it: UNKNOWN where anything is raised.
 
+        A batch that the database refuses for what one of them holds is sent again one by one, and that one REFUSED.
+
         Raises:
             AccessRefused: the role may not.
             Unavailable: the database is away.
         """
         batch = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
-        try:
-            rows = await self._manager.fetch(store.send(self._manager.schema, batch))
-        except BaseException:
-            self._unknown(batch)
-            raise
-        found = {row["ticket"]: row["consumers"] for row in rows}
+        size = len(batch)
+        while batch:
+            some = batch[:size]
+            try:
+                rows = await self._manager.fetch(store.send(self._manager.schema, some))
+            except BaseException as error:
+                state = _of_content(error)
+                if state is None:
+                    self._unknown(batch)
+                    raise
+                if size > 1:
+                    size = 1
+                    continue
+                self._settled([Settled(some[0].ticket, Settlement.REFUSED, f"the database refuses it ({state})")])
+            else:
+                self._answer(some, {row["ticket"]: row["consumers"] for row in rows})
+            del batch[:size]
+
+    def _answer(self, batch: Sequence[Outgoing], found: Mapping[int, Sequence[str]]) -> None:
         self._settled([_answer(one, found.get(one.ticket)) for one in batch])
         for consumer in {name for names in found.values() for name in names}:
             self._wake(store.deliveries_of(consumer))
@@ -99,6 +118,14 @@ class PostgresPublisher:
         answers = [Settled(one.ticket, Settlement.UNKNOWN, _AWAY) for one in batch]
         if answers:
             self._settled(answers)
+
+
+def _of_content(error: BaseException) -> str | None:
+    """What tells that a statement failed for what it holds, so that it fails whenever it is sent; None if nothing."""
+    state = next(sqlstates(error), None)
+    if state is not None:
+        return state if state[:2] in _CONTENT and not isinstance(error, Unavailable) else None
+    return type(error).__name__ if isinstance(error, ValueError | OverflowError) else None
 
 
 def _answer(outgoing: Outgoing, consumers: Sequence[str] | None) -> Settled:
