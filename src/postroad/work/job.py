@@ -16,7 +16,6 @@ from postroad.errors import UsageError
 from postroad.failures import Rules
 from postroad.retry import Backoff
 from postroad.work.options import mistyped
-from postroad.work.run import BlockingRun, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,17 +153,18 @@ def _request(function: Callable[..., Any]) -> tuple[TypeAdapter[Any] | None, lis
 
 def _mismatched(function: Callable[..., Any], *, threaded: bool) -> list[str]:
     """Whether the second argument is annotated with the run of the other kind of function; unread, it is let be."""
-    other: type = Run if threaded else BlockingRun
+    other, own = ("Run", "BlockingRun") if threaded else ("BlockingRun", "Run")
     try:
         name = [*inspect.signature(function).parameters][1]
         bearer = type("run", (), {"__annotations__": {name: inspect.get_annotations(function)[name]}})
         hint = get_type_hints(bearer, globalns=getattr(function, "__globals__", {}))[name]
     except Exception:  # noqa: BLE001 - often imported for type checkers only; then they tell
         return []
-    if getattr(hint, "__origin__", hint) is not other:
+    kind = getattr(hint, "__origin__", hint)
+    # By name: the room of runs brings a driver along, and who enqueues may have another.
+    if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) != ("postroad.work.run", other):
         return []
-    fitting = "a `def` job gets a BlockingRun" if threaded else "an `async def` job gets a Run"
-    return [f"{name!r} is annotated as {other.__name__}, but {fitting}"]
+    return [f"{name!r} is annotated as {other}, but {'a `def`' if threaded else 'an `async def`'} job gets a {own}"]
 
 
 def _names(name: object, queue: object) -> list[str]:
