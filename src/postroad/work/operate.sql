@@ -1,7 +1,7 @@
 -- name: list
 -- Open rows, latest first, without bodies and headers.
-SELECT id, kind, queue, event_type, key, state, priority, attempt, run_at, created_at, started_at, worker, progress, note,
-    cancel_at
+SELECT id, kind, queue, event_type, key, state, priority, attempt, run_at, created_at, started_at, worker,
+    progress::numeric::float8 AS progress, note, cancel_at
 FROM {schema}.work
 WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR state = $2)
     AND ($3::text IS NULL OR (kind = 'job' AND event_type = $3))
@@ -20,7 +20,7 @@ ORDER BY state;
 -- name: show_open
 -- An open row; its body and headers only where $2 asks for them.
 SELECT 'work' AS place, id, kind, queue, event_type, key, state, priority, attempt, suspect, run_at, due, created_at,
-    started_at, worker, progress, note, cancel_at, cancelled_by, cancel_reason, octet_length(body) AS size,
+    started_at, worker, progress::numeric::float8 AS progress, note, cancel_at, cancelled_by, cancel_reason, octet_length(body) AS size,
     content_type, history, CASE WHEN $2::boolean THEN body END AS body, CASE WHEN $2 THEN headers END AS headers
 FROM {schema}.work
 WHERE id = $1;
