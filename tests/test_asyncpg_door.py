@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
 import asyncpg
+import psycopg
 import pytest
 from pydantic import BaseModel, Field
 
@@ -262,9 +263,17 @@ def test_the_environment_names_the_schema_of_other_producers(monkeypatch):
     assert default_schema() == "postroad"
 
 
+def test_a_connection_of_the_other_driver_is_sent_to_its_door(author_url):
+    with (
+        psycopg.connect(author_url) as other,
+        pytest.raises(UsageError, match=r"not psycopg\.Connection; its door is postroad\.psycopg\.within"),
+    ):
+        within(other)
+
+
 async def test_a_pool_is_no_connection_but_what_it_lends_is(author_url, reader):
     async with asyncpg.create_pool(author_url, min_size=1, max_size=1) as pool:
-        with pytest.raises(UsageError, match=r"takes an asyncpg connection, not Pool; .* \[PR107\]"):
+        with pytest.raises(UsageError, match=r"takes an asyncpg connection, not asyncpg\.pool\.Pool; .* \[PR107\]"):
             within(pool)
         async with pool.acquire() as lent, lent.transaction():
             await within(lent).publish(Opened(number=1))

@@ -206,6 +206,7 @@ async def test_a_unique_job_is_written_once_and_the_author_is_told(author, reade
     async with author.transaction():
         done.append(await author.enqueue(print_, PrintRequest(number=8), unique="k" * 5000 + "\x00\ud801😀"))
     assert [one.new for one in done] == [True, False, True]
+    assert [one.id is None for one in done] == [False, True, False]
     assert await numbers(reader) == [7, 8]
 
 

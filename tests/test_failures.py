@@ -290,7 +290,8 @@ def test_a_database_errors_reason_names_state_and_schema_things_only() -> None:
     error.constraint_name, error.table_name, error.detail = "flight_pkey", "flight", f"Key (card)=({SECRET})"
     found = verdict(raised(error))
     assert found.reason.startswith(
-        "asyncpg.exceptions.UniqueViolationError 23505 (constraint flight_pkey, table flight) in test_failures.py:"
+        "asyncpg.exceptions.UniqueViolationError 23505 (constraint flight_pkey, table flight)"
+        " in raised.<locals>.handler (test_failures.py:"
     )
     assert SECRET not in repr(found)
 

@@ -268,9 +268,19 @@ async def test_the_connections_own_factories_do_not_matter(author, reader, rows)
     assert len(await logged(reader)) == 1
 
 
+async def test_a_connection_of_the_other_driver_is_sent_to_its_door(author_url):
+    other = await asyncpg.connect(author_url)
+    with pytest.raises(UsageError, match=r"not asyncpg\.connection\.Connection; its door is postroad\.asyncpg\.within"):
+        within(other)
+    await other.close()
+
+
 async def test_a_pool_is_no_connection_but_what_it_lends_is(author_url, reader):
     with psycopg_pool.ConnectionPool(author_url, min_size=1, open=False) as pool:
-        with pytest.raises(UsageError, match=r"takes a psycopg connection, not ConnectionPool; .* \[PR107\]"):
+        with pytest.raises(
+            UsageError,
+            match=r"takes a psycopg connection, not psycopg_pool\.pool\.ConnectionPool; .* \[PR107\]",
+        ):
             within(pool)
         with pool.connection() as lent:
             within(lent).publish(Opened(number=1))

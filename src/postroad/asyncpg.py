@@ -40,7 +40,12 @@ def within(connection: Connection, *, clock: Clock = SYSTEM_CLOCK) -> Within:
         UsageError: PR107, `connection` is not an asyncpg connection (a pool is not one: acquire from it).
     """
     if not hasattr(connection, "is_in_transaction"):
-        message = f"within() takes an asyncpg connection, not {type(connection).__name__}; acquire one from the pool"
+        kind = type(connection)
+        other = any(
+            base.__module__.partition(".")[0] == "psycopg" and "Connection" in base.__name__ for base in kind.__mro__
+        )
+        remedy = "its door is postroad.psycopg.within" if other else "acquire one from the pool"
+        message = f"within() takes an asyncpg connection, not {kind.__module__}.{kind.__qualname__}; {remedy}"
         raise UsageError("PR107", message)
     return Within(connection, clock)
 

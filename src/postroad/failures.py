@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from postroad.clock import seconds
 from postroad.errors import ContractError, LeaseLost, PostroadError, Unavailable, UsageError
+from postroad.places import place
 
 CODE_ERROR_ATTEMPTS: Final = 3
 """A code error is tried this often (a deployment may be under way) before it is quarantined."""
@@ -166,7 +167,7 @@ class Rules:
         Raises:
             UsageError: something that is not an exception class, or not a dependency.
         """
-        named: tuple[object, ...] = (*self.transient, *self.quarantine, *self.drop, *self.down)
+        named: tuple[object, ...] = self.kinds
         for given in named:
             if not (isinstance(given, type) and issubclass(given, BaseException)):
                 raise UsageError("PR101", f"rules name exception classes; {given!r} is none")
@@ -176,6 +177,11 @@ class Rules:
         names = [each.name for each in {id(each): each for each in self.down.values()}.values()]
         if len(set(names)) < len(names):
             raise UsageError("PR101", f"two dependencies of one name among {', '.join(sorted(names))}; keep one value")
+
+    @property
+    def kinds(self) -> tuple[type[BaseException], ...]:
+        """The exception classes that it rules on."""
+        return (*self.transient, *self.quarantine, *self.drop, *self.down)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +249,7 @@ def _find(error: BaseException, rules: Rules, attempt: int) -> _Finding:
     if not isinstance(error, Exception):
         return _Finding(FailureClass.INTERRUPTED, "interrupted", f"{_type_name(error)} ended it")
     for link in _chain(error):
-        found = _ours(link) or _ruled(link, rules) or _foreign(link)
+        found = _ours(link) or _ruled(link, rules, error) or _foreign(link, error)
         if found is not None:
             return found
     if isinstance(error, _CODE_ERRORS):
@@ -300,11 +306,11 @@ def _ours(link: BaseException) -> _Finding | None:
     return None
 
 
-def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
+def _ruled(link: BaseException, rules: Rules, outer: BaseException) -> _Finding | None:
     """The most specific of the author's rules and decisions; their order breaks ties."""
     of_link = type(link).__mro__
     said = _clean(link.reason) if isinstance(link, _Decision) else ""
-    named = said or _described(link)
+    named = said or _described(link, outer=outer)
     after = link.after if isinstance(link, Retry | Snooze) else None
     candidates = [
         *((given, _Finding(FailureClass.DROP, "rule", _clean(reason))) for given, reason in rules.drop.items()),
@@ -325,14 +331,14 @@ def _ruled(link: BaseException, rules: Rules) -> _Finding | None:
     return min(matching, key=lambda match: match[0])[1] if matching else None
 
 
-def _foreign(link: BaseException) -> _Finding | None:
+def _foreign(link: BaseException, outer: BaseException) -> _Finding | None:
     """What drivers raise, told by its attributes and names."""
     state = _sqlstate(link)
     if state is not None:
         lost = state.startswith("08") or state in _LOST_STATES
-        return _Finding(FailureClass.TRANSIENT, state, _described(link, state), connection_lost=lost)
+        return _Finding(FailureClass.TRANSIENT, state, _described(link, state, outer=outer), connection_lost=lost)
     if _lost(link):
-        return _Finding(FailureClass.TRANSIENT, "other", _described(link), connection_lost=True)
+        return _Finding(FailureClass.TRANSIENT, "other", _described(link, outer=outer), connection_lost=True)
     return None
 
 
@@ -366,7 +372,7 @@ def _lost(link: BaseException) -> bool:
     return driver in {"psycopg", "psycopg2"} and kind in {"OperationalError", "InterfaceError"}
 
 
-def _described(error: BaseException, state: str | None = None) -> str:
+def _described(error: BaseException, state: str | None = None, *, outer: BaseException | None = None) -> str:
     """Type, SQLSTATE, the names of what in the schema it is about, and the place; never the message."""
     names = [
         f"{label} {value}"
@@ -374,7 +380,7 @@ def _described(error: BaseException, state: str | None = None) -> str:
         if isinstance(value := _of_schema(error, f"{label}_name"), str) and _IDENTIFIER.fullmatch(value)
     ]
     about = f" ({', '.join(names)})" if names else ""
-    return _clean(" ".join(filter(None, [_type_name(error), state])) + about + f" in {_place(error)}")
+    return _clean(" ".join(filter(None, [_type_name(error), state])) + about + f" in {place(error, outer=outer)}")
 
 
 def _of_schema(error: BaseException, name: str) -> object:

@@ -46,9 +46,15 @@ def within(connection: Connection[Any] | AsyncConnection[Any], *, clock: Clock =
         return Within(connection, clock)
     given: object = connection  # Untyped code may hand in anything.
     if not isinstance(given, AsyncConnection):
-        message = f"within() takes a psycopg connection, not {type(given).__name__}; take one from the pool"
-        raise UsageError("PR107", message)
+        raise UsageError("PR107", f"within() takes a psycopg connection, not {_of(given)}")
     return AsyncWithin(given, clock)
+
+
+def _of(given: object) -> str:
+    kind = type(given)
+    other = (kind.__module__ or "").partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")
+    remedy = "its door is postroad.asyncpg.within" if other else "take one from the pool"
+    return f"{kind.__module__}.{kind.__qualname__}; {remedy}"
 
 
 class Within:

@@ -101,13 +101,13 @@ def value(found: Any) -> Any:
 
 
 def test_open_rows_are_listed_latest_first_counted_and_chosen(table: Table) -> None:
-    first = table.add("running", progress="0.5", note="'half'", worker="'worker:1'")
+    first = table.add("running", progress="0.05", note="'half'", worker="'worker:1'")
     table.add("ready", queue="other", event_type="'other.job'")
     retry = table.add("scheduled", queue="billing.orders", kind="retry", event_type="'orders.order.placed'")
     found = table.work("work", "list")
     assert found["counts"] == {"ready": 1, "running": 1, "scheduled": 1}
     assert [row["id"] for row in found["rows"]] == [retry, retry - 1, first]
-    assert found["rows"][2].items() >= {"kind": "job", "progress": 0.5, "note": "half", "worker": "worker:1"}.items()
+    assert found["rows"][2].items() >= {"kind": "job", "progress": 0.05, "note": "half", "worker": "worker:1"}.items()
     for choice, ids in (
         (("--queue", "billing.orders"), [retry]), (("--state", "running"), [first]),
         (("--job", "reports.render"), [first]), (("--job", "orders.order.placed"), []),
@@ -119,7 +119,7 @@ def test_open_rows_are_listed_latest_first_counted_and_chosen(table: Table) -> N
     assert (len(limited["rows"]), sum(limited["counts"].values())) == (1, 3)
     shown = table.text("work", "list")
     assert "1 ready, 1 running, 1 scheduled" in shown
-    assert "50%" in shown
+    assert "5%" in shown
     assert "hush" not in shown + json.dumps(found)
 
 
@@ -263,6 +263,9 @@ def test_a_queue_is_listed_paused_and_resumed_with_who_and_why(table: Table) -> 
     assert found["other"].items() >= {"scheduled": 1, "oldest_seconds": None, "paused_at": None}.items()
     assert found["empty"].items() >= {"ready": 0, "paused_by": "ada"}.items()
     assert "printer" in table.text("queue", "list")
+    assert "3 queues" in table.text("queue", "list")
+    assert "(no row is in this queue)" in table.text("queue", "pause", "empty")
+    assert "(no row" not in table.text("queue", "pause", "reports")
     done = table.work("queue", "resume", "reports", "--by", "eve")
     assert done.items() >= {"changed": True, "paused_at": None, "reason": "resumed by eve"}.items()
     assert table.work("queue", "resume", "reports")["changed"] is False
@@ -270,7 +273,20 @@ def test_a_queue_is_listed_paused_and_resumed_with_who_and_why(table: Table) -> 
     assert table.work("queue", "pause", "reports")["changed"] is True
 
 
-# --- jobs enqueue ---------------------------------------------------------------------------------------------------
+# --- jobs list and enqueue -------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_an_app_are_listed_without_a_database() -> None:
+    [count, render] = document(postroad("jobs", "list", "reports:app", "--json"))
+    assert count.items() >= {"job": "reports.count", "queue": "reports.count", "threaded": True}.items()
+    assert render == {
+        "job": "reports.render", "queue": "reports", "concurrency": 8, "fleet": None, "max_runtime_seconds": 300.0,
+        "attempts": 12, "max_age_seconds": 86_400.0, "threaded": False,
+    }  # fmt: skip
+    assert "2 jobs" in postroad("jobs", "list", "reports:app").stdout
+    one_line(postroad("jobs", "list", "reports"), Exit.USAGE, "write 'reports:app'", "PR107")
+    one_line(postroad("jobs", "list", "reports.py:app"), Exit.USAGE, "write 'reports:app'", "PR107")
+    one_line(postroad("jobs", "list", "a b"), Exit.USAGE, "write package.module:name", "PR107")
 
 
 def test_a_job_is_enqueued_from_json_as_in_code(table: Table, tmp_path: Any) -> None:
@@ -310,7 +326,7 @@ def test_a_dry_run_checks_and_shows_and_writes_nothing(table: Table) -> None:
     assert done.items() >= {"written": False, "queue": "reports", "size": 31}.items()
     assert "payload" not in done
     assert document(postroad(*words, "--payload"))["payload"] == '{"day":"2026-05-04","copies":1}'
-    assert "would be enqueued in reports" in postroad(*words[:-1]).stdout
+    assert "would be enqueued in reports: job reports.render," in postroad(*words[:-1]).stdout
     assert document(postroad(*words, "--queue", "reports.count"))["queue"] == "reports.count"
 
 
@@ -320,12 +336,12 @@ def test_a_dry_run_checks_and_shows_and_writes_nothing(table: Table) -> None:
         (("reports:app", "reports.nothing", "1"), ("no job 'reports.nothing'", "reports.count, reports.render")),
         (("orders:app", "reports.render", "1"), ("App 'orders' has no job", "none")),
         (("reports:none", "reports.render", "1"), ("is nothing, not an App",)),
-        (("reports:app", "reports.render", "{"), ("does not fit", "json_invalid", "PR107")),
-        (("reports:app", "reports.render", ""), ("json_invalid",)),
+        (("reports:app", "reports.render", "{number: 1}"), ("REQUEST is not JSON: ", "PR107")),
+        (("reports:app", "reports.render", ""), ("REQUEST is not JSON: ",)),
         (("reports:app", "reports.render", '{"day": "hush"}'), ("day: date_from_datetime_parsing",)),
         (("reports:app", "reports.render", '{"copies": 0}'), ("day: missing", "copies: greater_than_equal")),
         (("reports:app", "reports.count", '"hush"'), ("a value: int_parsing",)),
-        (("reports:app", "reports.count", "1", "--run-at", "2026-05-04T02:15:00"), ("not a time with a zone", "PR107")),
+        (("reports:app", "reports.count", "1", "--run-at", "2026-05-04T02:15:00"), ("a time with a zone; write", "PR107")),
         (("reports:app", "reports.count", "1", "--run-at", "soon"), ("--run-at 'soon' is not a time", "PR107")),
         (("reports:app", "reports.count", "1", "--priority", "32768"), ("--priority",)),
         (("reports:app", "reports.count", "1", "--priority", "high"), ("--priority",)),

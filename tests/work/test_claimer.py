@@ -8,6 +8,7 @@ import pytest
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.errors import Unavailable, UsageError
+from postroad.retry import Backoff
 from postroad.signals.catalog import (
     LateWriteRefused,
     LeaseGone,
@@ -21,6 +22,7 @@ from postroad.signals.catalog import (
 from postroad.work import store
 from postroad.work.claimer import Claimer
 from work.bench import QUICK, SCHEMA, VERDICT, Probe, fill, forever, put, wire
+from work.jobbench import until_empty
 
 # --- claims -----------------------------------------------------------------------------------------------------
 
@@ -187,6 +189,35 @@ async def test_a_handler_that_breaks_puts_its_row_off_and_is_reported(here, sql)
     assert "ValueError" in history
     assert "secret" not in history
     assert [signal.result for signal in here.heard.of(WorkSettled)] == ["failed", "ok"]
+
+
+async def broken_for_ever(here, sql):
+    """A row whose handler breaks each time; what quarantine holds within five seconds."""
+
+    async def breaks(_row):
+        raise AttributeError("secret payload")
+
+    probe = Probe(here, act=breaks)
+    few = replace(QUICK, backoff=Backoff(first=seconds(0.01), most=seconds(0.02), attempts=3))
+    async with here.running(probe, settings=few):
+        await put(here)
+        await until_empty(sql, within=5)
+    assert len(probe.rows) == 2  # the first of three was charged before
+    return [tuple(row) for row in await sql.fetch("SELECT code, attempt, reason FROM quarantine")]
+
+
+async def test_a_handler_that_breaks_for_ever_ends_in_quarantine(here, sql):
+    [(code, attempt, reason)] = await broken_for_ever(here, sql)
+    assert (code, attempt) == ("PR507", 3)
+    assert "AttributeError" in reason
+    assert "secret" not in reason
+
+
+@pytest.mark.sabotage
+async def test_sabotage_without_its_budget_it_is_tried_in_a_loop(here, sql, monkeypatch):
+    monkeypatch.setattr(Backoff, "spent", lambda *_, **__: False)
+    with pytest.raises(TimeoutError):
+        await broken_for_ever(here, sql)
 
 
 async def test_a_row_that_its_handler_could_not_settle_comes_back_uncharged(here):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.clock import hours, seconds
-from postroad.errors import LeaseLost, PostroadError, Unavailable
+from postroad.errors import LeaseHeld, LeaseLost, PostroadError, Unavailable
 from postroad.failures import Cancel, Drop, FailureClass, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
 from postroad.retry import Backoff
 from postroad.work import ClaimedRow, Wire
@@ -43,6 +43,7 @@ def ending(error, *, attempt=0, age=timedelta(0), **given):
         (Snooze(seconds(1)), Became.DELAYED, 0),
         (LeaseLost("PR401", "lost"), Became.DELAYED, 0),
         (Unavailable("PR301", "away"), Became.DELAYED, 0),
+        (LeaseHeld("PR402", "held"), Became.DELAYED, 0),
         (Quarantine("look"), Became.QUARANTINED, 1),
         (OutcomeUnknown("sent?"), Became.QUARANTINED, 1),
         (Drop("old"), Became.DROPPED, 0),
@@ -81,6 +82,26 @@ def test_a_snooze_of_any_length_has_a_date_that_a_database_holds(after):
     found = ending(Snooze(after))
     assert timedelta(0) <= found.run_in <= timedelta(days=3650)
     assert found.attempt == 0
+
+
+def test_a_held_name_is_waited_for_uncharged_until_the_jobs_greatest_age():
+    found = ending(LeaseHeld("PR402", "the lease 'x' is held"), attempt=3, age=seconds(3599))
+    assert (found.became, found.attempt) == (Became.DELAYED, 3)
+    assert seconds(4) <= found.run_in <= seconds(8)
+    assert found.verdict is not None
+    assert (found.verdict.code, found.verdict.failure) == ("PR402", FailureClass.INTERRUPTED)
+    last = ending(LeaseHeld("PR402", "the lease 'x' is held"), attempt=3, age=hours(1))
+    assert (last.became, last.attempt) == (Became.QUARANTINED, 3)
+    assert "the lease 'x' is held" in last.reason
+
+
+def test_an_authors_rule_for_held_names_comes_first():
+    @job("ruled", rules=Rules(drop={LeaseHeld: "another does it"}))
+    async def ruled(request: dict[str, int], run: object) -> None:
+        """Drops."""
+
+    found = failed(LeaseHeld("PR402", "held"), job=job_of(ruled), row=row(), chance=0)
+    assert (found.became, found.reason) == (Became.DROPPED, "another does it")
 
 
 def test_rules_are_asked_and_our_own_words_come_first():

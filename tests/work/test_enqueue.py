@@ -117,6 +117,21 @@ def test_a_request_is_written_as_the_worker_reads_it(function, request_, body):
 
 
 @pytest.mark.parametrize(
+    ("function", "request_", "said"),
+    [
+        (render, {"day": date(2026, 5, 4)}, "reports.render takes ReportRequest, not dict"),
+        (render, Other(), "reports.render takes ReportRequest, not Other"),
+        (render, ReportRequest, r"takes ReportRequest, not ReportRequest \(the class itself\)"),
+        (plain, 3, "plain takes Plain, not int"),
+        (words, 3, "words takes str, not int"),
+    ],
+)
+def test_a_request_of_another_class_is_told_the_right_one(function, request_, said):
+    with pytest.raises(UsageError, match=said):
+        prepare(function, request_)
+
+
+@pytest.mark.parametrize(
     ("function", "request_", "code"),
     [
         (render, Other(), "PR107"),
@@ -185,6 +200,7 @@ def test_a_request_over_its_limit_is_refused_with_both_numbers():
         ({"queue": b"slow"}, "queue is not lower-case letters"),
         ({"unique": 7}, "unique is not text"),
         ({"unique": b"x"}, "unique is not text"),
+        ({"unique": ""}, "unique is empty; give a key, or leave it out"),
     ],
 )
 def test_a_wrong_option_is_refused(options, said):
@@ -208,7 +224,7 @@ def test_the_event_that_is_being_handled_is_the_cause():
 # --- unique keys ----------------------------------------------------------------------------------------------------
 
 STRANGE = [
-    "", " ", "a", "a ", "a\x00", "\x00a", "\ufffd", "\ud800", "\udfff", "\ud83d\ude00", "\U0001f600", "é", "e\u0301",
+    " ", "a", "a ", "a\x00", "\x00a", "\ufffd", "\ud800", "\udfff", "\ud83d\ude00", "\U0001f600", "é", "e\u0301",
     "x" * 255, "x" * 256, "x" * 100_000, "x" * 99_999 + "y", "é" * 127, "é" * 128, unique_key("x" * 256),
     unique_key("a\x00"), "sha256:", "'; DROP TABLE work", "%s", "$1", "\n", "{", "report:2026-05-04",
 ]  # fmt: skip
@@ -350,7 +366,9 @@ async def test_many_keep_their_order_and_say_which_were_new(author, sql):
     keys = ["z", None, "a", "m", "z", "b", None, "a"]
     done = await put(author, *(prepare(words, str(at), unique=key) for at, key in enumerate(keys)))
     assert [one.new for one in done] == [True, True, True, False, False, True, True, False]
-    assert [one.id for one in done] == sorted(one.id for one in done)
+    assert [one.id is not None for one in done] == [one.new for one in done]
+    numbers = [one.id for one in done if one.new]
+    assert numbers == sorted(numbers)
     new = {one.id: f'"{at}"'.encode() for at, one in enumerate(done) if one.new}
     rows = await sql.fetch("SELECT id, body FROM work WHERE body <> '\"old\"' ORDER BY run_at, id")
     assert {row["id"]: row["body"] for row in rows} == new

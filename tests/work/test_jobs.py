@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from postroad.signals.catalog import (
     JobQuarantined,
     LateWriteRefused,
     LeaseGone,
+    TaskFailed,
     WorkClaimed,
     WorkRecovered,
     WorkSettled,
@@ -50,6 +52,28 @@ async def outcomes(sql):
 async def quarantined(sql):
     rows = await sql.fetch("SELECT kind, queue, event_type, code, class, attempt, reason FROM quarantine")
     return [dict(row) for row in rows]
+
+
+# --- what breaks in our own code ---------------------------------------------------------------------------------
+
+
+async def test_what_breaks_around_a_job_ends_in_quarantine_by_our_own_budget(here, sql, monkeypatch):
+    @job("j")
+    async def work(_request: Number, _run: Run) -> None:
+        raise AssertionError
+
+    def breaks(_self, _row):
+        raise AttributeError("secret")
+
+    monkeypatch.setattr(jobs.Runner, "read", breaks)
+    await enqueue(sql, "j", *numbers(1))
+    async with working(here, queues(here, work), settings=replace(QUICK, backoff=QUICKLY)):
+        await until_empty(sql)
+        [told] = await here.heard.wait(JobQuarantined)
+        await here.heard.wait(TaskFailed, 3)
+    [kept] = await quarantined(sql)
+    assert (kept["code"], kept["attempt"], told.job, told.code) == ("PR507", 3, "j", "PR507")
+    assert "secret" not in kept["reason"]
 
 
 # --- its request and what it is told -----------------------------------------------------------------------------

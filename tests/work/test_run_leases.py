@@ -15,8 +15,9 @@ from postroad.leases import Leases
 from postroad.retry import Backoff
 from postroad.runtime.lease_acts import fence
 from postroad.runtime.operations import database_settings
-from postroad.signals.catalog import LateWriteRefused
+from postroad.signals.catalog import JobDelayed, LateWriteRefused
 from postroad.sql.threaded import PsycopgTransactions
+from postroad.work import ending
 from postroad.work.job import job
 from postroad.work.run import BlockingRun, Grip, Run
 from work.jobbench import Number, enqueue, numbers, queues, until_empty, working
@@ -78,6 +79,38 @@ async def test_a_name_that_is_held_fails_the_attempt_and_says_by_whom(here, sql)
         async with working(here, queues(here, work, leases=leases_of(here))):
             await until_empty(sql)
     assert "held by this process" in said[0]
+
+
+async def tried_while_held(here, sql):
+    """A job that meets a held name more often than it may fail; what quarantine has when the name is free."""
+    tries: list[int] = []
+
+    @job("j", retry=QUICKLY)
+    async def work(_: Number, run: Run) -> None:
+        tries.append(run.attempt)
+        async with run.lease("reports"):
+            tries.clear()
+
+    async with working(here, queues(here, work, leases=leases_of(here))):
+        async with leases_of(here).hold("reports"):
+            await enqueue(sql, "j", *numbers(1))
+            told = await here.heard.wait(JobDelayed, 5)
+            assert set(tries) == {1}
+        await until_empty(sql)
+    assert "held by this process" in told[0].reason
+    return tries, await sql.fetchval("SELECT count(*) FROM quarantine")
+
+
+async def test_a_name_that_is_held_for_long_spends_no_attempt(here, sql):
+    assert await tried_while_held(here, sql) == ([], 0)
+
+
+@pytest.mark.sabotage
+async def test_sabotage_as_a_failure_it_spends_the_budget(here, sql, monkeypatch):
+    monkeypatch.setattr(ending, "LeaseHeld", LeaseLost)
+    with pytest.raises((AssertionError, TimeoutError)):
+        async with asyncio.timeout(5):
+            await tried_while_held(here, sql)
 
 
 async def fenced_within_a_run(here, effects, runtime_url):

@@ -74,4 +74,4 @@ def _print(findings: list[room.Finding]) -> None:
             show.line(f"{'':12} do:   {one.remedy}")
     counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
     unseen = sum(one.severity == "not checked" for one in findings)
-    show.line(", ".join(f"{count} {name}s" for name, count in counts.items()) + f", {unseen} not checked")
+    show.line(", ".join(show.count(count, name) for name, count in counts.items()) + f", {unseen} not checked")

@@ -1,4 +1,4 @@
-"""``postroad jobs``: jobs that are enqueued by hand."""
+"""``postroad jobs``: the jobs of an App, and enqueueing one by hand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,31 @@ app = typer.Typer(no_args_is_help=True, help="Jobs (tasks) of an App.")
 _MOST_READ: Final = 8 * 1024 * 1024
 
 
-@app.callback()
-def _group() -> None:
-    """Keep the group a group."""
+@app.command("list")
+def list_(
+    reference: Annotated[str, typer.Argument(metavar="MODULE:APP", help=HELP)], *, json: show.AsJson = False
+) -> None:
+    """List the jobs that an App declares, with their limits. It needs no database."""
+    found = [
+        {
+            "job": each.name, "queue": each.queue, "concurrency": each.concurrency, "fleet": each.fleet,
+            "max_runtime_seconds": each.max_runtime.total_seconds(), "attempts": each.retry.attempts,
+            "max_age_seconds": each.retry.max_age.total_seconds(), "threaded": each.threaded,
+        }
+        for each in sorted(load(reference).declarations.jobs, key=lambda each: each.name)
+    ]  # fmt: skip
+    if json:
+        show.document(found)
+        return
+    columns = ("job", "queue", "concurrency", "fleet", "max runtime", "attempts", "max age", "kind")
+    rows = [
+        (
+            one["job"], one["queue"], one["concurrency"], one["fleet"], f"{one['max_runtime_seconds']:g} s",
+            one["attempts"], f"{one['max_age_seconds']:g} s", "def" if one["threaded"] else "async def",
+        )
+        for one in found
+    ]  # fmt: skip
+    show.table(show.count(len(found), "job"), columns, rows)
 
 
 @app.command("enqueue")
@@ -76,17 +98,22 @@ def _tell(fields: dict[str, Any], *, as_json: bool, said: str) -> None:
     if as_json:
         show.document(fields)
         return
-    show.line(f"{said}: {', '.join(f'{name} {value}' for name, value in fields.items() if value is not None)}")
+    told = {name: value for name, value in fields.items() if value is not None and name not in {"written", "id"}}
+    show.line(f"{said}: {', '.join(f'{name} {value}' for name, value in told.items())}")
 
 
 def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         message = f"--run-at {text!r} is not a time; write it as 2026-05-04T02:15:00+02:00"
         raise UsageError("PR107", message) from None
+    if moment.utcoffset() is None:
+        message = f"--run-at {text!r} is not a time with a zone; write it as 2026-05-04T02:15:00+02:00"
+        raise UsageError("PR107", message)
+    return moment
 
 
 def _text(given: str) -> bytes:

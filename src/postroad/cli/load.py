@@ -28,8 +28,8 @@ def load(reference: str) -> App:
     from postroad.runtime.app import App
 
     match = _REFERENCE.fullmatch(reference)
-    if match is None:
-        raise UsageError("PR107", f"{reference!r} does not name an App; write package.module:name")
+    if match is None or match[1].endswith(".py"):
+        raise UsageError("PR107", f"{reference!r} does not name an App; write {_likely(reference)}")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -38,6 +38,13 @@ def load(reference: str) -> App:
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         raise UsageError("PR107", f"{reference!r} is {kind}, not an App; write package.module:name of the App")
     return found
+
+
+def _likely(reference: str) -> str:
+    """What was most likely meant: a file's name for its module, or a module without the App's name."""
+    module, _, name = reference.partition(":")
+    meant = f"{module.removesuffix('.py').replace('/', '.')}:{name or 'app'}"
+    return f"{meant!r}" if _REFERENCE.fullmatch(meant) else "package.module:name"
 
 
 def _imported(name: str) -> object:

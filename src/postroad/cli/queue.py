@@ -34,7 +34,7 @@ def list_(*, json: show.AsJson = False) -> None:
         (one.name, one.scheduled, one.ready, one.waiting, one.running, _age(one.oldest_seconds), _paused(one))
         for one in found
     ]
-    show.table(f"{len(found)} queues", _COLUMNS, rows)
+    show.table(show.count(len(found), "queue"), _COLUMNS, rows)
 
 
 @app.command("pause")
@@ -69,7 +69,8 @@ def _tell(state: QueueState, *, changed: bool, as_json: bool, said: str) -> None
         return
     paused = f" ({_paused(state)})" if state.paused_at else ""
     counts = f"{state.ready} ready, {state.scheduled} scheduled, {state.running} running"
-    show.line(f"queue {state.name}: {said}{paused}; {counts}")
+    empty = "" if state.ready + state.scheduled + state.waiting + state.running else " (no row is in this queue)"
+    show.line(f"queue {state.name}: {said}{paused}; {counts}{empty}")
 
 
 def _paused(state: QueueState) -> str:

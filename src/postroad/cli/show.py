@@ -36,6 +36,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     Console().print(made)
 
 
+def count(number: int, thing: str) -> str:
+    """A number of things, in the plural but for one."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def safe(value: object) -> str:
     """A value as text, with what is not printable escaped: keys and notes come from anywhere."""
     text = str(value)

@@ -326,7 +326,7 @@ class Attempts:
         if plan.mark is Mark.DELAYED:
             signal = DeliveryDelayed(
                 name, arrival.event_type, str(verdict.failure), verdict.error_type, arrival.attempt,
-                plan.run_in.total_seconds(),
+                plan.run_in.total_seconds(), verdict.reason,
             )  # fmt: skip
             self.signals.emit(signal)
         elif plan.mark is Mark.QUARANTINED:

@@ -16,6 +16,7 @@ from postroad.errors import UsageError
 from postroad.events import Subscription, as_subscription
 from postroad.failures import Rules
 from postroad.retry import Backoff
+from postroad.work.options import mistyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,8 +187,12 @@ def consumer(
         UsageError: PR101, naming everything that is wrong with the declaration; PR108, a ``def`` handler needs psycopg,
             which is not installed.
     """
+    counts = {"concurrency": concurrency} | ({} if prefetch is None else {"prefetch": prefetch})
+    wrong = mistyped(retry=retry, rules=rules, max_runtime=max_runtime, counts=counts)
 
     def declare(function: Any) -> Any:
+        if wrong:
+            raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(wrong)}")
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
@@ -251,7 +256,8 @@ def _subscriptions(sources: tuple[Source[Any], ...]) -> tuple[tuple[Subscription
 
 def _problems(name: str, function: Callable[..., Any], *, order: object, max_runtime: timedelta) -> list[str]:
     problems = []
-    if not _NAME.fullmatch(name):
+    given: object = name  # Untyped code may hand in anything.
+    if not (isinstance(given, str) and _NAME.fullmatch(given)):
         problems.append(
             "a name is lower-case letters, digits, '.', '_' and '-', at most 200, and begins with a letter or digit"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad.clock import seconds
 from postroad.errors import PostroadError, UsageError
+from postroad.places import place
 from postroad.runtime.slots import ThreadSlots
 from postroad.runtime.strays import INSIDE, Notes
 from postroad.signals.catalog import TaskFailed
@@ -174,13 +175,7 @@ def safe_reason(error: BaseException) -> str:
     """What may be printed of an error: our own texts, which never hold a payload; of others the place it came from."""
     if isinstance(error, PostroadError):
         return str(error)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "no traceback"
-    code = trace.tb_frame.f_code
-    return f"in {code.co_qualname} ({os.path.basename(code.co_filename)}:{trace.tb_lineno})"  # noqa: PTH119
+    return f"in {place(error)}"
 
 
 def _uncollected(task: asyncio.Task[Any]) -> bool:

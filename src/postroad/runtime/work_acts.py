@@ -154,6 +154,10 @@ def prepared(
         request = found.adapter.validate_json(text)
     except ValidationError as error:
         # Without its cause: pydantic's text quotes the request.
+        [first, *_] = error.errors(include_url=False, include_input=False)
+        if first["type"] == "json_invalid":
+            wrong = first["ctx"]["error"]
+            raise UsageError("PR107", f"enqueue of {name}: REQUEST is not JSON: {wrong}") from None
         message = f"enqueue of {name}: the request does not fit: {enqueue.misfit(found, error)}"
         raise UsageError("PR107", message) from None
     row = enqueue.prepare(found.function, request, run_at=run_at, priority=priority, queue=queue, unique=unique)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from postroad.clock import seconds
 from postroad.errors import LeaseLost, Unavailable, UsageError
-from postroad.failures import Rules, classify
+from postroad.failures import Rules, classify, spent
 from postroad.retry import full_jitter
-from postroad.signals.catalog import LateWriteRefused, TaskFailed, WorkClaimed, WorkSettled
+from postroad.signals.catalog import JobQuarantined, LateWriteRefused, TaskFailed, WorkClaimed, WorkSettled
 from postroad.work import store
 from postroad.work.chores import Chores
 from postroad.work.lane import Handler, InHand, Lane
@@ -278,25 +278,33 @@ class Claimer:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a handler raises concerns its row alone
             result = "failed"
-            await self._put_off(row, error)
+            await self._put_off(lane, row, error)
         finally:
             self._count(settled=int(result in _SETTLED))
             taken = self._clock.monotonic() - began
             job = "" if lane.jobs is None else lane.jobs.label(row)
             self._signals.emit(WorkSettled(row.queue, row.kind, result, taken, job))
 
-    async def _put_off(self, row: ClaimedRow, error: Exception) -> None:
-        attempt = row.attempt + 1
+    async def _put_off(self, lane: Lane, row: ClaimedRow, error: Exception) -> None:
+        """What broke is not the author's function, so that its budget says nothing: ours ends in quarantine."""
+        attempt, backoff = row.attempt + 1, self._settings.backoff
         verdict = classify(error, rules=_RULES, attempt=attempt)
-        chance = (row.token * 0x9E37_79B1 & 0xFFFF) / 0x10000
-        wait = self._settings.backoff.delay(attempt, chance=chance)
-        work = store.delay_again(self._schema, row.id, row.token, verdict=verdict, attempt=attempt, run_in=wait)
+        over = backoff.spent(attempt, age=row.age)
+        if over:
+            verdict = spent(verdict, attempt)
+            work = store.quarantine_claimed(self._schema, row.id, row.token, verdict=verdict, attempt=attempt)
+        else:
+            wait = backoff.delay(attempt, chance=(row.token * 0x9E37_79B1 & 0xFFFF) / 0x10000)
+            work = store.delay_again(self._schema, row.id, row.token, verdict=verdict, attempt=attempt, run_in=wait)
         try:
             ours = await at_once(self._manager, work)
         except Unavailable:
             return
         if not ours:
             self._signals.emit(LateWriteRefused("work", 1))
+        elif over and lane.jobs is not None:
+            kind, job = str(verdict.failure), lane.jobs.label(row)
+            self._signals.emit(JobQuarantined(row.queue, job, kind, verdict.code, verdict.reason))
         self._signals.emit(TaskFailed(f"work:{row.queue}", verdict.error_type, verdict.reason))
 
     def _count(self, *, settled: int = 0, given_back: int = 0, abandoned: int = 0) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.errors import PostroadError
+from postroad.errors import LeaseHeld, PostroadError
 from postroad.failures import Cancel, FailureClass, Rules, Snooze, Verdict, classify, died, spent
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def failed(
     """What `error` of the job's function means; `chance` is a random number in [0, 1).
 
     `stopped` is the reason for which an operator has cancelled it: then whatever it raised ends it. `ours`: our
-    database lost the connection of one of its transactions, so that nothing is charged. Snoozes, interruptions and
-    dependencies that are down are never charged; all else is bounded by the job's budget. `answers`: the dependency
-    that the failure speaks of is there, so that it is a failure like another.
+    database lost the connection of one of its transactions, so that nothing is charged. Snoozes, interruptions,
+    names that others hold and dependencies that are down are never charged; all else is bounded by the job's budget.
+    `answers`: the dependency that the failure speaks of is there, so that it is a failure like another.
     """
     if isinstance(error, Cancel):
         return cancelled(error.reason)
@@ -81,6 +81,8 @@ def failed(
         verdict = replace(classify(error, rules=_NO_RULES, attempt=1), failure=FailureClass.INTERRUPTED)
         reason = error.reason or "snoozed"
         return _delayed(row, replace(verdict, reason=reason), run_in=error.after)
+    if isinstance(error, LeaseHeld) and not any(isinstance(error, kind) for kind in job.rules.kinds):
+        return _waits(error, retry=job.retry, row=row, chance=chance)
     attempt = row.attempt + 1
     verdict = classify(error, rules=job.rules, attempt=attempt)
     if isinstance(error, PostroadError) and error.code == LIMIT:
@@ -90,6 +92,16 @@ def failed(
     if ours and verdict.connection_lost:
         verdict = replace(verdict, failure=FailureClass.INTERRUPTED)
     return _judged(verdict, retry=job.retry, row=row, attempt=attempt, chance=chance)
+
+
+def _waits(error: LeaseHeld, *, retry: Backoff, row: ClaimedRow, chance: float) -> Ending:
+    """Another has the name: nothing that the job did wrong, so that only its age bounds the waiting."""
+    verdict = replace(classify(error, rules=_NO_RULES, attempt=1), code=error.code, reason=str(error))
+    if row.age >= retry.max_age:
+        last = spent(verdict, row.attempt)
+        return Ending(became=Became.QUARANTINED, reason=last.reason, verdict=last, attempt=row.attempt)
+    wait = retry.delay(row.attempt + 1, chance=chance)
+    return _delayed(row, replace(verdict, failure=FailureClass.INTERRUPTED), run_in=wait)
 
 
 def _judged(verdict: Verdict, *, retry: Backoff, row: ClaimedRow, attempt: int, chance: float) -> Ending:

@@ -49,11 +49,11 @@ class Enqueue(Generic[A]):
 class Enqueued:
     """What became of an enqueue: the number of its row, and whether there is one.
 
-    `new` is False where a job with the same unique key is open already: nothing was written, and `id` is a number that
-    no row has. Who enqueues may not read rows, so that the other's number cannot be told.
+    `new` is False where a job with the same unique key is open already: nothing was written, and `id` is None. Who
+    enqueues may not read rows, so that the other's number cannot be told.
     """
 
-    id: int
+    id: int | None
     new: bool
 
 
@@ -92,6 +92,8 @@ def prepare(
         raise _refused(declared.name, f"queue is not {LETTERS}")
     if unique is not None and not isinstance(unique, str):
         raise _refused(declared.name, "unique is not text")
+    if unique == "":
+        raise _refused(declared.name, "unique is empty; give a key, or leave it out")
     return NewJob(
         queue or declared.queue,
         None if unique is None else unique_key(unique),
@@ -138,7 +140,7 @@ def enqueue(schema: str, rows: Sequence[NewJob]) -> Pipeline[list[Enqueued]]:
         for part in parts(rows, _size):
             columns = map(list, zip(*part, strict=True))
             found = yield replace(QUERIES.statement("enqueue", schema, *columns), answered=True)
-            done += [Enqueued(row["id"], row["new"]) for row in found]
+            done += [Enqueued(row["id"] if row["new"] else None, row["new"]) for row in found]
     except Exception as error:
         refusal = told(schema, error, act="enqueue")
         if refusal is None:
@@ -170,15 +172,24 @@ def encode(job: Job[A], request: A) -> bytes:
         body = job.adapter.dump_json(request, by_alias=True, warnings="error")
         fits = len(body) > job.max_bytes or _is_like(request, job.adapter.validate_json(body))
     except Exception as error:  # noqa: BLE001 - the author's own serializers and validators run here
+        _check_class(job, request)
         # Without its cause: the foreign text quotes the request.
         problem = f"the request, of type {_type_of(request)}, does not fit: {misfit(job, error)}"
         raise _refused(job.name, problem) from None
     if not fits:
+        _check_class(job, request)
         raise _refused(job.name, f"the request, of type {_type_of(request)}, would be read as another type")
     if len(body) > job.max_bytes:
         message = f"a request of job {job.name} has {len(body)} bytes, its limit is {job.max_bytes}"
         raise UsageError("PR106", f"{message}; enqueue a reference, or raise max_bytes")
     return body
+
+
+def _check_class(job: Job[Any], request: object) -> None:
+    """Say so where the request is of another class than the job takes: all else follows from that."""
+    takes = getattr(job.adapter, "_type", None)  # pydantic has no public name for it
+    if isinstance(takes, type) and not isinstance(request, takes):
+        raise UsageError("PR107", f"enqueue: {job.name} takes {takes.__qualname__}, not {_type_of(request)}") from None
 
 
 def misfit(job: Job[Any], error: Exception) -> str:

@@ -15,8 +15,11 @@ from postroad.clock import minutes
 from postroad.errors import UsageError
 from postroad.failures import Rules
 from postroad.retry import Backoff
+from postroad.work.options import mistyped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from postroad.sql.drive import Transactions
 
 A = TypeVar("A")
@@ -90,11 +93,17 @@ def job(
     Raises:
         UsageError: PR101, naming everything that is wrong with the declaration.
     """
+    given: object = name  # Untyped code may hand in anything.
+    if callable(given):
+        raise UsageError("PR101", f"@job has no name; write @job({getattr(given, '__name__', 'name').lower()!r})")
+    counts = {"concurrency": concurrency, "max_bytes": max_bytes} | ({} if fleet is None else {"fleet": fleet})
+    wrong = mistyped(retry=retry, rules=rules, max_runtime=max_runtime, counts=counts)
+    wrong = wrong or _ranges(max_runtime, counts)
 
     def declare(function: F) -> F:
         adapter, problems = _request(function)
-        problems += _problems(name, queue or name, max_runtime=max_runtime, counts=(concurrency, fleet, max_bytes))
         threaded = not inspect.iscoroutinefunction(function)
+        problems += [*_names(name, queue), *wrong, *_mismatched(function, threaded=threaded)]
         if on is not None and threaded is not bool(getattr(on, "threaded", False)):
             problems.append("a `def` job needs transactions of threads, and an `async def` job others; leave `on` out")
         if problems or adapter is None:
@@ -142,16 +151,34 @@ def _request(function: Callable[..., Any]) -> tuple[TypeAdapter[Any] | None, lis
         return None, [f"the annotation of {names[0]!r} cannot be read ({type(error).__name__}); import it at run time"]
 
 
-def _problems(
-    name: str, queue: str, *, max_runtime: timedelta, counts: tuple[int, int | None, int]
-) -> list[str]:  # fmt: skip
-    problems = [
+def _mismatched(function: Callable[..., Any], *, threaded: bool) -> list[str]:
+    """Whether the second argument is annotated with the run of the other kind of function; unread, it is let be."""
+    other, own = ("Run", "BlockingRun") if threaded else ("BlockingRun", "Run")
+    try:
+        name = [*inspect.signature(function).parameters][1]
+        bearer = type("run", (), {"__annotations__": {name: inspect.get_annotations(function)[name]}})
+        hint = get_type_hints(bearer, globalns=getattr(function, "__globals__", {}))[name]
+    except Exception:  # noqa: BLE001 - often imported for type checkers only; then they tell
+        return []
+    kind = getattr(hint, "__origin__", hint)
+    # By name: the room of runs brings a driver along, and who enqueues may have another.
+    if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) != ("postroad.work.run", other):
+        return []
+    return [f"{name!r} is annotated as {other}, but {'a `def`' if threaded else 'an `async def`'} job gets a {own}"]
+
+
+def _names(name: object, queue: object) -> list[str]:
+    return [
         f"{word} {given!r} is not {LETTERS}"
-        for word, given in {"the name": name, "the queue": queue}.items()
-        if not QUEUE.fullmatch(given)
+        for word, given in {"the name": name, "the queue": name if queue is None else queue}.items()
+        if not (isinstance(given, str) and QUEUE.fullmatch(given))
     ]
+
+
+def _ranges(max_runtime: timedelta, counts: Mapping[str, int]) -> list[str]:
+    problems = []
     if not timedelta(0) < max_runtime <= LONGEST:
         problems.append(f"max_runtime is above zero and at most {LONGEST}")
-    if any(count is not None and count < 1 for count in counts):
+    if any(count < 1 for count in counts.values()):
         problems.append("concurrency, fleet and max_bytes are at least 1")
     return problems

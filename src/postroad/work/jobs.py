@@ -315,7 +315,10 @@ class JobQueue:
         kind = str(verdict.failure)
         if ending.became is Became.DELAYED:
             waits = ending.run_in.total_seconds()
-            self._signals.emit(JobDelayed(self.queue, name, kind, verdict.error_type, row.attempt + 1, waits))
+            signal = JobDelayed(
+                self.queue, name, kind, verdict.error_type, row.attempt + 1, waits, verdict.reason
+            )  # fmt: skip
+            self._signals.emit(signal)
         else:
             self._signals.emit(JobQuarantined(self.queue, name, kind, verdict.code, verdict.reason))
 

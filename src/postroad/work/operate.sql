@@ -3,7 +3,7 @@
 SELECT id, kind, queue, event_type, key, state, priority, attempt,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
-    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, worker, progress, note,
+    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, worker, progress::numeric::float8 AS progress, note,
     least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at
 FROM {schema}.work
 WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR state = $2)
@@ -28,7 +28,7 @@ SELECT 'work' AS place, id, kind, queue, event_type, key, state, priority, attem
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
     least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at,
     least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at,
-    worker, progress, note, cancelled_by, cancel_reason, octet_length(body) AS size, content_type,
+    worker, progress::numeric::float8 AS progress, note, cancelled_by, cancel_reason, octet_length(body) AS size, content_type,
     history, CASE WHEN $2::boolean THEN body END AS body, CASE WHEN $2 THEN headers END AS headers
 FROM {schema}.work
 WHERE id = $1;

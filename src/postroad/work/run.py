@@ -273,7 +273,8 @@ class Run(_Told, Generic[Tx_co]):
         The run's transactions within are fenced by it as well, and it is held no longer than the attempt may take.
 
         Raises:
-            LeaseHeld: PR402, another has it; at once, or after `wait`. Not caught, the job is retried.
+            LeaseHeld: PR402, another has it; at once, or after `wait`. Not caught, the job is put off,
+                uncharged, until its `max_age`.
             LeaseLost: PR401, it was lost, and the block was cancelled. Not caught, the job is put off, uncharged.
             UsageError: an argument is not valid.
         """

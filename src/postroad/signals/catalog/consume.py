@@ -101,6 +101,7 @@ class DeliveryDelayed(Signal):
     error_type: str
     attempt: int
     delay_seconds: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class JobDelayed(Signal):
     error_type: str
     attempt: int
     delay_seconds: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
