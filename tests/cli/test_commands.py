@@ -43,7 +43,7 @@ def test_the_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only"]),
+        ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only", "work (jobs and"]),
         (("quarantine",), ["dead letters", "poison"]), (("dlq", "list"), ["dead letters"]),
         (("migrate",), ["--sql", "--runtime-role"]), (("maintain",), ["partitions"]),
         (("doctor",), ["changes nothing"]),

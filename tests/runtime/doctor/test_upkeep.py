@@ -172,7 +172,7 @@ def test_refused_events_are_told_with_route_attempts_and_reason(examine, sql):
 
 READY = """
 INSERT INTO postroad.work (id, queue, kind, state, body, content_type, worker, token, run_at) VALUES
-    (nextval('postroad.work_id_seq'), '{queue}', '{kind}', '{state}', '', 'x', {worker}, {token},
+    ((SELECT coalesce(max(id), 0) + 1 FROM postroad.work), '{queue}', '{kind}', '{state}', '', 'x', {worker}, {token},
      now() - interval '{age} s')
 """
 
