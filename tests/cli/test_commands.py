@@ -43,7 +43,7 @@ def test_the_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only"]),
+        ((), ["relay", "idempotent consumer", "dead letters"]), (("run",), ["relay", "--only", "work (jobs and"]),
         (("quarantine",), ["dead letters", "poison"]), (("dlq", "list"), ["dead letters"]),
         (("migrate",), ["--sql", "--runtime-role"]), (("maintain",), ["partitions"]),
         (("doctor",), ["changes nothing"]),
@@ -224,6 +224,7 @@ def test_the_quarantine_is_listed_without_bodies(postgres: Postgres, database: s
     assert document(postroad("dlq", "list", "--json", "--queue", "none", **given)) == []
     shown = postroad("quarantine", "list", **given)
     assert "3 in quarantine" in shown.stdout
+    assert shown.stdout.splitlines().count("    no fit [x]") == 3, "the reason stands on a line of its own"
     assert "hush" not in shown.stdout
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from postroad.cli.dev import running_in
 from postroad.testing.servers import Postgres
 from runtime.processes import environment
 
@@ -84,10 +87,43 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
 def test_a_folder_in_which_one_runs_already_is_one_line(folder: Path) -> None:
     with started(folder, "--json") as first:
         assert first.stdout is not None
-        first.stdout.readline()
-        with started(folder) as third:
-            _, errors = third.communicate(timeout=60)
-            assert third.returncode == 6
-        assert "PostgreSQL did not start" in errors
+        port = json.loads(first.stdout.readline())["owner"].partition("@127.0.0.1:")[2].partition("/")[0]
+        with started(folder) as second:
+            _, errors = second.communicate(timeout=60)
+            assert second.returncode == 2
         assert len(errors.splitlines()) == 1
+        assert re.search(rf"already runs in .*stack: pid [0-9]+, port {port};", errors)
         assert end(first) == 0
+
+
+def test_a_port_that_is_taken_is_one_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with started(folder, "--port", f"{port}") as one:
+            _, errors = one.communicate(timeout=60)
+    assert one.returncode == 2
+    assert len(errors.splitlines()) == 1
+    assert f"port {port} is in use" in errors
+
+
+def test_what_a_killed_one_left_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for left in ("", "4711\n/data\n0\n1\n"):
+        (tmp_path / "data" / "postmaster.pid").write_text(left)
+        assert running_in(tmp_path) is None
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        (tmp_path / "data" / "postmaster.pid").write_text(f"4711\n/data\n0\n{port}\n")
+        assert running_in(tmp_path) == (4711, port)
+
+
+def test_tables_that_the_owner_makes_can_be_used_by_both_roles(folder: Path) -> None:
+    with started(folder, "--json") as running:
+        assert running.stdout is not None
+        said = json.loads(running.stdout.readline())
+        assert (Path(said["programs"]) / "psql").is_file()
+        Postgres(said["owner"]).execute("CREATE TABLE orders (id serial PRIMARY KEY, note text)", database="app")
+        for url in (said["settings"]["POSTROAD_DATABASE_URL"], said["author"]):
+            made = "INSERT INTO orders (note) VALUES ('x') RETURNING note"
+            assert Postgres(url).execute(made, database="app") == [("x",)]
+        assert end(running) == 0

@@ -7,6 +7,8 @@ import json
 import asyncpg
 import pytest
 
+from postroad import leases
+from postroad.cli.lease import PREFIX
 from postroad.runtime.exits import Exit
 from runtime.processes import postroad
 
@@ -36,9 +38,25 @@ async def test_list_says_who_holds_what(sql, runtime_url) -> None:
     assert set(rows[0]) == {
         "name", "held", "holder", "token", "acquired_at", "expires_at", "fenced_by", "reason",
     }  # fmt: skip
-    done = postroad("lease", "list", POSTROAD_DATABASE_URL=runtime_url, COLUMNS="200")
-    assert "2 of 3 leases held" in done.stdout
-    assert "user:reports daily" in done.stdout
+
+
+async def test_people_see_the_authors_leases_first_and_ours_in_a_line_each(sql, runtime_url) -> None:
+    await sql.executemany(HOLD, [("shard:04", 60), ("worker:7", 60), ("worker:8", -60)])
+    meta = json.dumps({"fenced_by": "ops", "reason": "it hung"})
+    await sql.execute("UPDATE postroad.lease SET meta = $1 WHERE name = 'user:old'", meta)
+    given = {"POSTROAD_DATABASE_URL": runtime_url, "COLUMNS": "80"}
+    lines = postroad("lease", "list", **given).stdout.splitlines()
+    assert lines[0] == "4 of 6 leases held"
+    assert lines[1].split()[-1] == "name"
+    assert (lines[2].split()[0], lines[2].split()[-1]) == ("free", "old")
+    assert lines[3] == "    fenced by ops: it hung"
+    assert lines[4].startswith("held")
+    assert lines[4].endswith("  reports daily")
+    assert [line.partition(", holders: ")[0] for line in lines[5:]] == ["shard: 2 of 2 held", "worker: 1 of 2 held"]
+    assert max(map(len, lines)) <= 80
+    every = postroad("lease", "list", "--all", **given).stdout.splitlines()
+    assert [line.split()[-1] for line in every[5:]] == ["shard:03", "shard:04", "worker:7", "worker:8"]
+    assert PREFIX == leases.PREFIX
 
 
 @pytest.mark.parametrize("name", ["reports daily", "user:reports daily"])

@@ -47,6 +47,13 @@ def test_topology_is_subscriptions(settings: dict[str, str], postgres: Postgres,
     }  # fmt: skip
 
 
+def test_the_topology_that_is_shown_is_subscriptions(settings: dict[str, str]) -> None:
+    shown = postroad("topology", "show", APP, **settings).stdout
+    assert "subscriptions" in shown
+    assert "board.moves" in shown
+    assert "exchange" not in shown
+
+
 def test_a_start_without_its_subscriptions_is_refused_with_what_to_do(settings: dict[str, str]) -> None:
     done = postroad("run", APP, "--only", "consume", **settings)
     assert done.returncode == Exit.TOPOLOGY

@@ -87,6 +87,9 @@ def test_malformed_lines_are_named_and_the_rest_goes_through(tmp_path):
     [
         (["--csv", "/nothing/here.csv"], "cannot be read"),
         (["--broker", "amqp://127.0.0.1:1/", "--chaos"], "servers of its own"),
+        (["--broker", "foo"], "--broker is embedded, auto, or a URL"),
+        (["--broker", "postgres:"], "--broker is embedded, auto, or a URL"),
+        (["--broker", "amqp://u:hush@h:nine/"], "--broker cannot be read"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(arguments, words):
@@ -96,6 +99,8 @@ def test_what_cannot_run_is_refused_in_one_line(arguments, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.count("[PR") == 1
+    assert "hush" not in done.stderr
 
 
 def test_the_plan_kills_each_kind_several_times_and_spreads_over_the_file():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -140,6 +143,54 @@ def test_the_quick_start_leads_from_installation_to_an_effect(urls: dict[str, st
         assert wait_until(lambda: terminal.command(look) == "A-1|1999\n", within=seconds(30), every=seconds(0.1))
         terminal.run(see)
     assert "0 in quarantine" in terminal.printed["postroad quarantine list"]
+    assert "0 errors" in terminal.printed["postroad doctor billing_app:app"]
+
+
+class Shared(Terminal):
+    """The same page over `postroad dev`: its exports, no `migrate` and no topology, psql as the owner."""
+
+    def __init__(self, folder: Path, told: dict[str, Any], stack: ExitStack) -> None:
+        super().__init__(folder, {}, stack)
+        self.settings = dict(told["settings"])
+        self._owner = {**self.settings, "POSTROAD_DATABASE_URL": told["owner"]}
+
+    def run(self, block: str) -> None:
+        for line in block.splitlines():
+            words = shlex.split(line)
+            if words[:2] == ["postroad", "run"]:
+                given = {**self.settings, "PYTHONPATH": str(self._folder)}
+                self._stack.enter_context(Running(*words[2:], **given)).ready()
+            elif words[0] == "psql":
+                self.printed[line] = self.psql(line)
+            elif words[0] not in {"pip", "export"} and words[1] not in {"migrate", "topology"}:
+                self.printed[line] = self.command(line)
+
+    def psql(self, line: str) -> str:
+        runtime, self.settings = self.settings, self._owner
+        try:
+            return self.command(line)
+        finally:
+            self.settings = runtime
+
+
+@pytest.mark.heavy
+def test_the_quick_start_works_over_the_developers_server(tmp_path: Path) -> None:
+    save_files("docs/quickstart.md", tmp_path)
+    place = Path(tempfile.mkdtemp(prefix="postroad-dev-", dir="/tmp"))
+    place.chmod(0o755)
+    command = [sys.executable, "-m", "postroad", "dev", "--json", "--folder", str(place / "stack")]
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        dev = stack.enter_context(subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True))
+        stack.callback(dev.terminate)
+        assert dev.stdout is not None
+        terminal = Shared(tmp_path, json.loads(dev.stdout.readline()), stack)
+        *steps, see = blocks("docs/quickstart.md", "sh")
+        for block in steps:
+            terminal.run(block)
+        look = next(line for line in see.splitlines() if line.startswith("psql"))
+        assert wait_until(lambda: terminal.psql(look) == "A-1|1999\n", within=seconds(30), every=seconds(0.1))
+        terminal.run(see)
     assert "0 errors" in terminal.printed["postroad doctor billing_app:app"]
 
 

@@ -152,6 +152,19 @@ def test_a_misspelt_setting_is_an_error_and_a_stranger_is_kept_for_a_warning() -
     assert settings.strangers == tuple(sorted(kubernetes))
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("POSTROAD_GRACE", "POSTROAD_GRACE_SECONDS"), ("POSTROAD_DATABASE", "POSTROAD_DATABASE_URL"),
+        ("POSTROAD_HEALTH", "POSTROAD_HEALTH_HOST or POSTROAD_HEALTH_PORT"),
+    ],
+)  # fmt: skip
+def test_the_beginning_of_a_setting_is_a_misspelt_setting(given: str, meant: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({**BOTH, given: "3"})
+    assert str(caught.value).startswith(f"{given} is not a setting; did you mean {meant}?")
+
+
 def test_every_setting_fills_a_field_and_stands_in_the_documentation() -> None:
     assert {setting.field for setting in SETTINGS} | {"strangers"} == {field.name for field in fields(Settings)}
     rows = {

@@ -20,6 +20,7 @@ from postroad.signals.catalog import (
     PublishResult,
     Signal,
     TaskFailed,
+    WorkSettled,
 )
 from postroad.signals.logs import JsonFormatter, LogSink
 
@@ -141,3 +142,14 @@ def test_every_record_of_the_catalog_can_be_written(logger, record) -> None:
 
 def _states(name: str) -> list[StrEnum]:
     return list(getattr(catalog, name))
+
+
+@pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])
+def test_a_job_that_ends_well_is_one_line_at_debug_and_none_at_info(
+    logger: logging.Logger, level: int, lines: int
+) -> None:
+    logger.setLevel(level)
+    LogSink(logger)(WorkSettled("reports", "job", "ok", 0.5, "reports.render"))
+    (kept,) = logger.handlers
+    said = "work_settled queue=reports kind=job result=ok seconds=0.5 job=reports.render"
+    assert [record.getMessage() for record in kept.records] == [said] * lines

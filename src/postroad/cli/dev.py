@@ -17,6 +17,7 @@ import typer
 from postroad.errors import Unavailable, UsageError
 from postroad.runtime.settings import POSTGRES
 from postroad.sql.migrations import Roles, migrate
+from postroad.testing.postgres import wheel_bin_dir
 from postroad.testing.process import listens
 from postroad.testing.servers import PostgresServer
 
@@ -25,6 +26,14 @@ DATABASE: Final = "app"
 RUNTIME, AUTHOR = "app_runtime", "app_author"
 DAYS_AHEAD: Final = 7
 _PORT: Final = "port"
+_PID_LINE, _PORT_LINE = 0, 3  # In postmaster.pid (src/include/utils/pidfile.h), counted from nought.
+# What the owner makes in `public`, now or before, is the Apps' to use: a developer's database has no secrets.
+_OPEN: Final = f"""
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {RUNTIME}, {AUTHOR};
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {RUNTIME}, {AUTHOR};
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {RUNTIME}, {AUTHOR};
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE, SELECT ON SEQUENCES TO {RUNTIME}, {AUTHOR};
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +44,13 @@ class Stack:
     owner_url: str
     author_url: str
     folder: Path
+    programs: Path
+    """Where ``psql`` lies."""
 
     def as_json(self) -> str:
         """The same as one JSON document on one line."""
-        told = {"settings": self.settings, "owner": self.owner_url, "author": self.author_url}
-        return documents.dumps(told) + "\n"
+        urls = {"owner": self.owner_url, "author": self.author_url}
+        return documents.dumps({"settings": self.settings, **urls, "programs": str(self.programs)}) + "\n"
 
     def lines(self) -> list[str]:
         """What to type in another terminal."""
@@ -48,6 +59,7 @@ class Stack:
             *exports,
             f"# to publish with nothing but INSERT:  {self.author_url}",
             f"# as the owner, for tables of your own: {self.owner_url}",
+            f"# psql lies in {self.programs}",
             f"# the data lie in {self.folder}; Ctrl-C stops it",
         ]
 
@@ -81,14 +93,30 @@ def server(folder: Path, port: int) -> PostgresServer:
     """The server of `folder`, which is made if it is not there.
 
     Raises:
-        UsageError: another one runs there, or the folder cannot be used.
+        UsageError: another one runs there, the port is in use, or the folder cannot be used.
     """
     place = folder.resolve()
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError("PR107", f"--folder {str(folder)!r} cannot be used: {error.strerror}") from error
+    running = running_in(place)
+    if running is not None:
+        pid, taken = running
+        raise UsageError("PR107", f"PostgreSQL already runs in {folder}: pid {pid}, port {taken}; stop it first")
+    if port and listens(port):
+        raise UsageError("PR107", f"--port: port {port} is in use; name another, or none")
     return PostgresServer(place, port=port or _former(place))
+
+
+def running_in(place: Path) -> tuple[int, int] | None:
+    """The process id and the port of the server that runs in `place`; None where none does, whatever one left."""
+    try:
+        lines = (place / "data" / "postmaster.pid").read_text().splitlines()
+        pid, port = int(lines[_PID_LINE]), int(lines[_PORT_LINE])
+    except (OSError, ValueError, IndexError):
+        return None
+    return (pid, port) if listens(port) else None
 
 
 def _former(place: Path) -> int | None:
@@ -109,8 +137,9 @@ def prepared(running: PostgresServer, folder: Path) -> Stack:
     owner, runtime = running.url(DATABASE), running.url(DATABASE, RUNTIME)
     roles = Roles(runtime=RUNTIME, author=AUTHOR)
     asyncio.run(migrate(owner, schema="postroad", roles=roles, days_ahead=DAYS_AHEAD))
+    running.execute(_OPEN, database=DATABASE)
     settings = {
         "POSTROAD_DATABASE_URL": runtime, "POSTROAD_BROKER_URL": POSTGRES, "POSTROAD_TOPOLOGY": "apply",
     }  # fmt: skip
     (folder / _PORT).write_text(f"{running.port}\n")
-    return Stack(settings, owner, running.url(DATABASE, AUTHOR), folder.resolve())
+    return Stack(settings, owner, running.url(DATABASE, AUTHOR), folder.resolve(), wheel_bin_dir())

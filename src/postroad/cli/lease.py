@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from postroad.cli import show
 from postroad.cli.quarantine import user
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroad.leases import Listed
+
 app = typer.Typer(no_args_is_help=True, help="Who holds which name: leases (leader election, mutex) and their tokens.")
+
+PREFIX: Final = "user:"  # `postroad.leases.PREFIX`, which a look at the help need not import
+_SHORT: Final = 8
 
 
 @app.callback()
@@ -19,21 +27,49 @@ def _group() -> None:
 
 
 @app.command("list")
-def list_(*, json: show.AsJson = False) -> None:
-    """List leases, held and free: the authors' (`user:`) and Postroad's own (shards, workers, dispatchers)."""
+def list_(
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Each of Postroad's own, too, instead of one line for each kind.")
+    ] = False,
+    json: show.AsJson = False,
+) -> None:
+    """List leases, held and free: the authors' first, then Postroad's own (shards, workers, dispatchers).
+
+    JSON holds each of them under its whole name; an author's begins with `user:` there.
+    """
     from postroad.runtime import lease_acts, operations
 
     rows = asyncio.run(lease_acts.leases(operations.database_settings()))
     if json:
         show.document([lease_acts.as_row(row) for row in rows])
         return
-    shown = [
-        (row.name, "held" if row.held else "free", row.holder, row.token, f"{row.acquired_at:%Y-%m-%d %H:%M:%S}",
-         f"{row.expires_at:%Y-%m-%d %H:%M:%S}")
-        for row in rows
-    ]  # fmt: skip
-    columns = ("name", "state", "holder", "token", "acquired (UTC)", "expires (UTC)")
-    show.table(f"{sum(row.held for row in rows)} of {len(rows)} leases held", columns, shown)
+    authors = [row for row in rows if row.name.startswith(PREFIX)]
+    own = [row for row in rows if not row.name.startswith(PREFIX)]
+    shown = [_line(row) for row in authors + (own if every else [])]
+    columns = ("state", "token", "holder", "acquired (UTC)", "expires (UTC)", "name")
+    show.listing(f"{sum(row.held for row in rows)} of {len(rows)} leases held", columns, shown)
+    for line in [] if every else _folded(own):
+        show.line(line)
+
+
+def _line(row: Listed) -> tuple[tuple[object, ...], str]:
+    holder = "" if row.holder is None else str(row.holder)[:_SHORT]
+    times = (show.moment(row.acquired_at), show.moment(row.expires_at))
+    fenced = f"fenced by {row.fenced_by}{f': {row.reason}' if row.reason else ''}" if row.fenced_by else ""
+    return ("held" if row.held else "free", row.token, holder, *times, row.name.removeprefix(PREFIX)), fenced
+
+
+def _folded(rows: Sequence[Listed]) -> list[str]:
+    """Postroad's own by kind, which is what stands before the colon."""
+    kinds: dict[str, list[Listed]] = {}
+    for row in rows:
+        kinds.setdefault(row.name.partition(":")[0], []).append(row)
+    return [
+        f"{kind}: {sum(row.held for row in each)} of {len(each)} held,"
+        f" holders: {', '.join(sorted({str(row.holder)[:_SHORT] for row in each if row.held})) or 'none'}"
+        for kind, each in kinds.items()
+    ]
 
 
 @app.command("fence")

@@ -37,10 +37,9 @@ def list_(
         show.document([operations.as_row(row) for row in rows])
         return
     shown = [
-        (row.id, row.queue, row.event_type, row.code, row.reason, f"{row.quarantined_at:%Y-%m-%d %H:%M}")
-        for row in rows
+        ((row.id, show.moment(row.quarantined_at), row.code, row.queue, row.event_type), row.reason) for row in rows
     ]
-    show.table(f"{len(rows)} in quarantine", ("id", "queue", "type", "code", "reason", "since (UTC)"), shown)
+    show.listing(f"{len(rows)} in quarantine", ("id", "since (UTC)", "code", "queue", "type"), shown)
 
 
 @app.command("retry")

@@ -15,8 +15,8 @@ def run(
         str | None,
         typer.Option(
             metavar="ROLES",
-            help="What this process does, with commas: dispatch (relay the outbox), consume, work (retries), maintain "
-            "(partitions). Default: POSTROAD_ROLES, else everything.",
+            help="What this process does, with commas: dispatch (relay the outbox), consume, work (jobs and "
+            "retries), maintain (partitions). Default: POSTROAD_ROLES, else everything.",
         ),
     ] = None,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -15,6 +16,11 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON 
 def document(content: object) -> None:
     """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(content, default=str) + "\n")
+
+
+def moment(at: datetime) -> str:
+    """A time as the listings show it, in UTC, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def line(text: str) -> None:
@@ -39,6 +45,19 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 def count(number: int, thing: str) -> str:
     """A number of things, in the plural but for one."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[Any], str]]) -> None:
+    """Print aligned lines, of which none is broken: the longest value comes last, a sentence on a line of its own."""
+    noted = [(tuple("" if value is None else safe(value) for value in values), note) for values, note in rows]
+    line(title)
+    if not noted:
+        return
+    widths = [max(map(len, each)) for each in zip(columns, *(cells for cells, _ in noted), strict=True)]
+    for cells, note in ((tuple(columns), ""), *noted):
+        line("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        if note:
+            line(f"    {safe(note)}")
 
 
 def safe(value: object) -> str:

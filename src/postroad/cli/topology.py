@@ -26,12 +26,23 @@ def show_(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables, for a repository.")] = False,
     json: show.AsJson = False,
 ) -> None:
-    """Show what the App declares. Needs neither broker nor settings."""
+    """Show what the App declares. Needs neither broker nor settings.
+
+    With POSTROAD_BROKER_URL=postgres: the text shows the consumers' subscriptions: there are no exchanges.
+    """
+    import os
+
+    from postroad.runtime.settings import is_postgres
+
     topology = load(reference).topology
     if json:
         show.document(topology.as_json())
     elif markdown:
         show.line(topology.to_markdown())
+    elif is_postgres(os.environ.get("POSTROAD_BROKER_URL", "").strip()):
+        from postroad.transport.postgres.transport import subscriptions_in
+
+        show.table("subscriptions", ("consumer", "event type"), sorted(subscriptions_in(topology)))
     else:
         show.table("exchanges", ("name", "type"), [(one.name, one.kind) for one in topology.exchanges])
         arguments = [

@@ -50,11 +50,11 @@ def list_(
         show.document({"counts": counts, "rows": [show.plain(asdict(row)) for row in rows]})
         return
     shown = [
-        (row.id, row.queue, row.kind, row.event_type, row.state, row.attempt, f"{row.run_at:{_TIME}}", _doing(row))
+        ((row.id, row.kind, row.state, row.attempt, show.moment(row.run_at), row.queue, row.event_type), _doing(row))
         for row in rows
     ]
     told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing is open"
-    show.table(told, ("id", "queue", "kind", "job or type", "state", "attempts", "run at (UTC)", "doing"), shown)
+    show.listing(told, ("id", "kind", "state", "attempts", "run at (UTC)", "queue", "job or type"), shown)
 
 
 def _doing(row: Any) -> str:

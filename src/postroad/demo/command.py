@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from postroad.demo import flights, report
 from postroad.demo.road import CONSUMER_APP, Outcome, Road
 from postroad.demo.road import Progress as Travelled
-from postroad.demo.servers import EMBEDDED, Servers, refuse_what_cannot_run
+from postroad.demo.servers import AUTO, EMBEDDED, Servers, refuse_what_cannot_run
 from postroad.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def run_demo(
         UsageError: the file is no CSV of flights, or no broker can be had here.
         Unavailable: a server or process did not start.
     """
-    if chaos and broker not in {EMBEDDED, "auto"}:
+    refuse_what_cannot_run(broker)
+    if chaos and broker not in {EMBEDDED, AUTO}:
         raise UsageError("PR107", "--chaos restarts servers of its own; use --broker embedded or auto")
     try:
         next(flights.read(csv), None)
     except flights.UnreadableFile as error:
         raise UsageError("PR107", str(error)) from error
-    refuse_what_cannot_run(broker)
     console = Console(stderr=True)
     with _folder(console, keep=keep) as folder, _bar(console) as watch, Servers(folder, broker=broker) as servers:
         road = Road(servers, folder, csv=csv, chaos=chaos, consumer_app=consumer_app)

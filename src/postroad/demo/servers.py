@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from postroad.errors import UsageError
-from postroad.runtime.settings import POSTGRES
+from postroad.errors import SettingsError, UsageError
+from postroad.runtime.settings import POSTGRES, read_settings
 from postroad.sql.migrations import Roles, migrate
 from postroad.testing.servers import PostgresServer, RabbitNode, rabbitmq_remedy
 
 SCHEMA: Final = "postroad"
 EMBEDDED: Final = "embedded"
+AUTO: Final = "auto"
 DAYS_AHEAD: Final = 3
 PRODUCER_TABLES = """
 CREATE TABLE flight (
@@ -49,7 +50,13 @@ def refuse_what_cannot_run(broker: str) -> None:
     Raises:
         UsageError: PR107, it says what to install or to give instead.
     """
-    remedy = rabbitmq_remedy() if broker == "auto" else None
+    if broker not in {EMBEDDED, AUTO} and not broker.startswith(("amqp://", "amqps://")):
+        raise UsageError("PR107", "--broker is embedded, auto, or a URL as amqp://user:password@host:5672/vhost")
+    try:
+        read_settings({} if broker in {EMBEDDED, AUTO} else {"POSTROAD_BROKER_URL": broker}, needs=frozenset())
+    except SettingsError as error:
+        raise UsageError("PR107", error.message.replace("POSTROAD_BROKER_URL", "--broker")) from error
+    remedy = rabbitmq_remedy() if broker == AUTO else None
     if remedy:
         what = "or give --broker amqp://..., or --broker embedded, which needs PostgreSQL alone"
         raise UsageError("PR107", f"no RabbitMQ can be started here: {remedy}, {what}")
@@ -81,7 +88,7 @@ class Servers:
 
     def _start(self) -> None:
         self.postgres = self._stack.enter_context(PostgresServer(self._folder / "postgres"))
-        if self._broker == "auto":
+        if self._broker == AUTO:
             self.rabbit = self._stack.enter_context(RabbitNode(self._folder / "rabbitmq"))
             self.broker_url = self.rabbit.url()
         self.producer = self._service("flights", PRODUCER_TABLES)

@@ -361,9 +361,11 @@ def _strangers(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
             continue
         # A misspelt setting would silently do nothing: that is an error. Others, such as the variables that
         # Kubernetes makes for a service called "postroad", are only mentioned.
-        close = difflib.get_close_matches(short, known, n=1, cutoff=0.8)
+        close = [one for one in sorted(known) if short and one.startswith(short)]
+        close = close or difflib.get_close_matches(short, known, n=1, cutoff=0.8)
         if close:
-            typos.append(f"{name} is not a setting; did you mean {PREFIX}{close[0]}?")
+            meant = " or ".join(f"{PREFIX}{one}" for one in close[:3])
+            typos.append(f"{name} is not a setting; did you mean {meant}?")
         else:
             strangers.append(name)
     return strangers, typos

@@ -10,7 +10,7 @@ import pytest
 from postroad.clock import hours
 from postroad.consume import consumer_of
 from postroad.runtime.doctor import Limits
-from postroad.runtime.doctor.upkeep import judge_commit, judge_inbox, judge_waiting, span
+from postroad.runtime.doctor.upkeep import judge_commit, judge_inbox, judge_unserved, judge_waiting, span
 from postroad.testing.servers import PostgresServer
 from runtime.doctor.patients import AT_ONCE, book, holding, severity
 from runtime.processes import postroad
@@ -166,6 +166,49 @@ def test_refused_events_are_told_with_route_attempts_and_reason(examine, sql):
     sql(WAITS.format(attempts=3, reason="'no queue'"))
     (finding,) = examine()["outbox.refused"]
     assert (finding.severity, finding.found) == ("warning", "1 on a.b.c.v1, up to 3 attempts: no queue")
+
+
+# --- work of which nothing runs -------------------------------------------------------------------------------------
+
+READY = """
+INSERT INTO postroad.work (id, queue, kind, state, body, content_type, worker, token, run_at) VALUES
+    ((SELECT coalesce(max(id), 0) + 1 FROM postroad.work), '{queue}', '{kind}', '{state}', '', 'x', {worker}, {token},
+     now() - interval '{age} s')
+"""
+
+
+def ready(sql, queue, *, age, kind="job", state="ready"):
+    held = ("'worker:1'", "7") if state == "running" else ("NULL", "NULL")
+    sql(READY.format(queue=queue, kind=kind, state=state, age=age, worker=held[0], token=held[1]))
+
+
+def test_a_queue_that_nobody_serves_is_named(examine, sql):
+    assert severity(examine()["work.waiting"]) == "ok"
+    ready(sql, "x.orphan", age=148)
+    (finding,) = examine(limits=Limits())["work.waiting"]
+    assert finding.severity == "warning"
+    assert finding.found.startswith("queue x.orphan: 1 ready for 2 minutes, nothing runs it; no App given here")
+    assert "App(jobs=...)" in finding.remedy
+    sql("INSERT INTO postroad.queue (name, paused_at) VALUES ('x.orphan', now())")
+    (finding,) = examine(limits=Limits())["work.waiting"]
+    assert finding.found.endswith("it is paused")
+
+
+def test_what_is_young_or_runs_or_is_a_delivery_is_no_orphan(examine, sql):
+    ready(sql, "x.young", age=20)
+    ready(sql, "x.busy", age=500)
+    ready(sql, "x.busy", age=500, state="running")
+    ready(sql, "x.far:deliveries", age=500, kind="delivery")
+    assert severity(examine(limits=Limits())["work.waiting"]) == "ok"
+
+
+def test_a_queue_of_the_app_itself_may_wait_longer():
+    def judged(age, declared):
+        rows = [{"queue": "a.b", "ready": 2, "seconds": age, "paused": False}]
+        return severity(judge_unserved(rows, declared, Limits()))
+
+    ours = frozenset({"a.b"})
+    assert [judged(61, frozenset()), judged(61, ours), judged(301, ours)] == ["warning", "ok", "warning"]
 
 
 def test_an_outbox_of_many_is_counted_up_to_a_bound():

@@ -98,6 +98,13 @@ REFUSED: Final = Check(
     "nothing: they are tried again; later events of their keys wait behind them",
     "do what the reason says: apply the topology of the consumer, give the broker user its rights",
 )  # fmt: skip
+WORK: Final = Check(
+    "work.waiting", "queues with ready jobs or retries of which none runs: for a minute where the App does not declare"
+    " the queue, else for five",
+    "nothing, but nobody runs them",
+    "add the job to App(jobs=...), or run the App that has it with the role work; where it is paused, `postroad queue"
+    " resume`",
+)  # fmt: skip
 QUARANTINE: Final = Check(
     "quarantine.open", "how much lies in quarantine, and since when",
     "nothing, but nobody handles it", "look at `postroad quarantine list`, repair, then release",
@@ -192,8 +199,8 @@ FORMER: Final = Check(
 
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
-    FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, QUARANTINE, BROKER, BROKER_VERSION, BROKER_USER, BROKER_RIGHTS,
-    INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD,
-    DELIVERIES, FORMER,
+    FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, WORK, QUARANTINE, BROKER, BROKER_VERSION, BROKER_USER,
+    BROKER_RIGHTS, INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY,
+    DEAD, DELIVERIES, FORMER,
 )  # fmt: skip
 """Every check, in the order of the report."""

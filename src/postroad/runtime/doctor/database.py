@@ -153,10 +153,16 @@ async def _connections(connection: Connection, case: Case) -> list[Finding]:
     return [checks.CONNECTIONS.ok(told)]
 
 
+async def _work(connection: Connection, case: Case) -> list[Finding]:
+    declared: frozenset[str] = frozenset() if case.subject is None else case.subject.queues
+    return await upkeep.unserved(connection, case.settings.schema, declared, case.limits)
+
+
 _GROUND: Final[tuple[Look, ...]] = (_server, _role, _rights, _schema)
 _INSIDE: Final[tuple[Look, ...]] = (
     _author, _connections, *(lambda connection, case, look=look: look(connection, case.settings.schema, case.limits)
                              for look in upkeep.LOOKS), lambda _connection, case: _inbox(case),
+    _work,
 )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Limits:
     """For transactions of other roles, whose age in time only pg_read_all_stats shows."""
     writer_age: timedelta = seconds(30)
     waiting_age: timedelta = minutes(5)
+    orphan_age: timedelta = minutes(1)
+    """For ready rows of a queue that the App does not declare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Subject:
     def consumers(self) -> tuple[Consumer[Any], ...]:
         """The App's consumers."""
         return self.declarations.consumers
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of work that a process of this App runs: its jobs', and the retries of its consumers."""
+        return frozenset(self.declarations.queues) | {consumer.name for consumer in self.consumers}
 
     def without_broker(self, settings: Settings) -> bool:
         """Whether no broker is set, and none is needed."""

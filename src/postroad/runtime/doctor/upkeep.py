@@ -111,6 +111,25 @@ def judge_waiting(count: int, age: float | None, limits: Limits) -> Finding:
     return checks.WAITING.warning(told) if seconds(age) >= limits.waiting_age else checks.WAITING.ok(told)
 
 
+async def unserved(connection: Connection, schema: str, declared: frozenset[str], limits: Limits) -> list[Finding]:
+    """Queues of which nothing runs; `declared` are the queues of the App that is looked at."""
+    rows = await connection.fetch(QUERIES.text("unserved", schema))
+    return judge_unserved(rows, declared, limits)
+
+
+def judge_unserved(rows: Sequence[Any], declared: frozenset[str], limits: Limits) -> list[Finding]:
+    """What ready rows mean of which none runs. Other Apps' processes cannot be seen from here."""
+    found = []
+    for row in rows:
+        ours = row["queue"] in declared
+        if seconds(row["seconds"]) < (limits.waiting_age if ours else limits.orphan_age):
+            continue
+        why = "it is paused" if row["paused"] else "this App declares it" if ours else "no App given here declares it"
+        told = f"queue {row['queue']}: {row['ready']} ready for {span(row['seconds'])}, nothing runs it; {why}"
+        found.append(checks.WORK.warning(told))
+    return found or [checks.WORK.ok("no queue waits for a process")]
+
+
 async def _quarantine(connection: Connection, schema: str, _limits: Limits) -> list[Finding]:
     row = await connection.fetchrow(QUERIES.text("quarantined", schema))
     assert row is not None

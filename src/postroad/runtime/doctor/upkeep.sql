@@ -93,3 +93,20 @@ LIMIT 10;
 SELECT count(*) AS count, extract(EPOCH FROM clock_timestamp() - min(quarantined_at))::float8 AS seconds
 FROM {schema}.quarantine
 WHERE resolved_at IS NULL;
+
+-- name: unserved
+-- Queues of jobs and retries with ready rows and none that runs: how many, for how long the oldest could have run, in
+-- seconds, and whether the queue is paused. Deliveries are looked at elsewhere.
+SELECT counted.queue, counted.ready, counted.age AS seconds, said.paused_at IS NOT NULL AS paused
+FROM (
+    SELECT queue, count(*) FILTER (WHERE state = 'ready') AS ready, count(*) FILTER (WHERE state = 'running') AS running,
+        extract(EPOCH FROM clock_timestamp() - min(run_at) FILTER (WHERE state = 'ready'))::float8 AS age
+    FROM (
+        SELECT queue, state, run_at FROM {schema}.work WHERE kind <> 'delivery' AND state IN ('ready', 'running')
+        LIMIT 100001
+    ) AS looked
+    GROUP BY queue
+) AS counted
+LEFT JOIN {schema}.queue AS said ON said.name = counted.queue
+WHERE counted.ready > 0 AND counted.running = 0
+ORDER BY counted.age DESC;
