@@ -341,7 +341,7 @@ def test_a_dry_run_checks_and_shows_and_writes_nothing(table: Table) -> None:
         (("reports:app", "reports.render", '{"day": "hush"}'), ("day: date_from_datetime_parsing",)),
         (("reports:app", "reports.render", '{"copies": 0}'), ("day: missing", "copies: greater_than_equal")),
         (("reports:app", "reports.count", '"hush"'), ("a value: int_parsing",)),
-        (("reports:app", "reports.count", "1", "--run-at", "2026-05-04T02:15:00"), ("a time with a zone; write", "PR107")),
+        (("reports:app", "reports.count", "1", "--run-at", "2026-05-04T02:15:00"), ("with a zone; write", "PR107")),
         (("reports:app", "reports.count", "1", "--run-at", "soon"), ("--run-at 'soon' is not a time", "PR107")),
         (("reports:app", "reports.count", "1", "--priority", "32768"), ("--priority",)),
         (("reports:app", "reports.count", "1", "--priority", "high"), ("--priority",)),
