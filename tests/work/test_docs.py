@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 
 import asyncpg
 
+from postroad.clock import SYSTEM_CLOCK
+from postroad.leases import Leases
+from postroad.sql.threaded import PsycopgTransactions
 from postroad.work.operate import STATES
+from work.jobbench import enqueue, queues, until_empty, working
 
 PAGE = (Path(__file__).parents[2] / "docs" / "enqueue.md").read_text("utf-8")
 
@@ -27,6 +32,24 @@ async def test_the_example_enqueues_once_per_day(author_url, sql, postgres, data
     rows = await sql.fetch("SELECT key, state, priority FROM work ORDER BY id")
     assert [tuple(row) for row in rows] == [("report:2026-05-04", "scheduled", 0), *[(None, "ready", 10)] * 2]
     await author.close()
+
+
+async def test_the_example_of_a_thread_closes_a_ledger(here, sql, runtime_url):
+    """docs/jobs.md's `def` job, on a thread, under its lease."""
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text("utf-8")
+    [example] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ledger.close" in text]
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(compile(example, "jobs.md", "exec", dont_inherit=True), names)
+    await sql.execute("CREATE TABLE public.ledger (day text, account text, open bool)")
+    await sql.execute("GRANT ALL ON public.ledger TO pr_runtime")
+    await sql.execute("INSERT INTO public.ledger VALUES ('x', 'cash', true), ('x', 'card', true), ('y', 'cash', true)")
+    await enqueue(sql, "ledger.close", '"x"')
+    threads = PsycopgTransactions(runtime_url, here.owner, size=2, name="ledger.close")
+    leases = Leases(here.keeper, here.manager, clock=SYSTEM_CLOCK, signals=here.signals, chance=random.random)
+    async with working(here, queues(here, names["close"], transactions=lambda _: threads, leases=leases)):
+        await until_empty(sql)
+    assert await sql.fetchval("SELECT outcome FROM finished") == "handled"
+    assert await sql.fetchval("SELECT array_agg(day) FROM public.ledger WHERE open") == ["y"]
 
 
 async def test_the_page_names_the_states_in_which_a_key_is_taken(sql):
