@@ -67,8 +67,8 @@ class HeldLease:
     def fence(self) -> Pipeline[None]:
         """Put the transaction that runs this under the lease: until it ends nobody else can take the name.
 
-        For other rooms' transactions. Run it before the first write, and keep the transaction shorter than the ttl:
-        renewals wait for it, and a lease that is not renewed is lost.
+        For other rooms' transactions. Run it before the first write, and keep the transaction shorter than half the
+        ttl: while it is open the lease is not renewed, and one that is not renewed is lost.
 
         Raises:
             LeaseLost: PR401, another has the name, or it is not trusted here; nothing may be written. It is counted.
