@@ -16,7 +16,8 @@ import pytest
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.errors import LeaseHeld, LeaseLost, Unavailable, UsageError
-from postroad.leases import Leases, interrupt
+from postroad.leases import AsyncLease, Leases, interrupt
+from postroad.leases.store import QUERIES
 from postroad.signals.catalog import LateWriteRefused, LeaseGone, LeaseReleased, LeasesRenewed, LossReason
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -272,6 +273,48 @@ async def test_a_block_that_fails_while_it_is_stopped_is_lost(holder, sql) -> No
     with pytest.raises(LeaseLost) as caught:
         await work()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_transaction_that_stands_still_past_the_ttl_is_ended_and_its_name_free(holder, sql) -> None:
+    one, two = await holder(), await holder()
+    with suppress(LeaseLost):
+        async with one.leases.hold("reports", ttl=seconds(1)) as lease:
+            with one.process.paused():
+                with pytest.raises(LeaseLost, match="PR401"):
+                    await late_write(lease, two)
+                assert len(one.ear.all(LateWriteRefused, room="leases")) == 1
+    assert await sql.fetchval("SELECT count(*) FROM public.written") == 0
+
+
+@pytest.mark.sabotage
+async def test_without_the_servers_limit_the_name_is_not_to_be_had(holder, sql, monkeypatch) -> None:
+    endless = QUERIES._texts["fence"].replace("ELSE $4::text END", "ELSE left($4::text, 0) || '0' END")
+    assert endless != QUERIES._texts["fence"]
+    monkeypatch.setattr(QUERIES, "_texts", {**QUERIES._texts, "fence": endless})
+    monkeypatch.setattr(QUERIES, "_rendered", {})
+    one, two = await holder(), await holder()
+    with suppress(LeaseLost):
+        async with one.leases.hold("reports", ttl=seconds(1)) as lease:
+            with one.process.paused(), pytest.raises(LeaseHeld):
+                await late_write(lease, two)
+
+
+async def late_write(lease: AsyncLease, two: Holder) -> None:
+    """Write under the lease; stand still past its ttl, until another has the name; commit."""
+    async with lease.transaction() as connection:
+        await connection.execute("INSERT INTO public.written VALUES (1, 'late')")
+        async with two.leases.hold("reports", ttl=TTL, wait=seconds(4)):
+            pass
+
+
+async def test_an_operators_own_shorter_limit_stays(holder) -> None:
+    one = await holder()
+    setting = "SELECT current_setting('idle_in_transaction_session_timeout')"
+    async with one.leases.hold("reports", ttl=seconds(30)) as lease, lease.transaction() as connection:
+        assert await connection.fetchval(setting) == "30s"
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+        await drive(lease.fence(), AsyncpgHand(connection))
+        assert await connection.fetchval(setting) == "20s"
 
 
 async def test_the_authors_own_error_comes_out_and_the_name_is_released(holder, row) -> None:

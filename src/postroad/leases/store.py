@@ -104,15 +104,16 @@ def fence(schema: str, leases: Sequence[Lease]) -> Pipeline[frozenset[str]]:
 
 
 def fence_statement(schema: str, leases: Sequence[Lease]) -> Statement:
-    """The statement of `fence`; rows of `name`."""
-    return _on("fence", schema, leases)
+    """The statement of `fence`; rows of `name`. The server ends a transaction that then idles as long as a ttl."""
+    idle = min(lease.ttl for lease in leases)
+    return _on("fence", schema, leases, f"{round(idle.total_seconds() * 1000)}ms")
 
 
-def _on(query: str, schema: str, leases: Sequence[Lease]) -> Statement:
+def _on(query: str, schema: str, leases: Sequence[Lease], *more: str) -> Statement:
     holders = {lease.holder for lease in leases}
     assert len(holders) == 1, "leases of one holder"  # the keeper has one identity for all that it holds
     names, tokens = [lease.name for lease in leases], [lease.token for lease in leases]
-    return QUERIES.statement(query, schema, names, tokens, holders.pop())
+    return QUERIES.statement(query, schema, names, tokens, holders.pop(), *more)
 
 
 def look(schema: str, name: str) -> Statement:

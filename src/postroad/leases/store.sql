@@ -86,9 +86,14 @@ UPDATE {schema}.lease AS lease
 RETURNING lease.name;
 
 -- name: fence
--- Those of the names $1 that holder $3 still has with the tokens $2; nobody takes them until the transaction ends.
-SELECT lease.name
-  FROM {schema}.lease AS lease
+-- Those of the names $1 that holder $3 still has with the tokens $2; nobody takes them until the transaction ends. If
+-- its process stands still, the server ends it after $4, or sooner if it does so anyhow.
+SELECT lease.name, set_config('idle_in_transaction_session_timeout', least_idle.time, true)
+  FROM (SELECT CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
+                         BETWEEN interval '1 ms' AND $4::text::interval
+                    THEN current_setting('idle_in_transaction_session_timeout') ELSE $4::text END AS time
+       ) AS least_idle
+ CROSS JOIN {schema}.lease AS lease
   JOIN unnest($1::text[], $2::bigint[]) AS mine (name, token)
     ON mine.name = lease.name AND mine.token = lease.token
  WHERE lease.holder = $3::uuid
@@ -121,13 +126,14 @@ SELECT asked.name, coalesce(lease.token, 0) AS token
  ORDER BY asked.name;
 
 -- name: advance
--- Take the name $1 away from the holder that let it lapse with token $2: its late writes change nothing from now on.
+-- Take the name $1 away from the holder that let it lapse with token $2: its late writes change nothing from now on. If
+-- the process that recovers stands still meanwhile, the server ends its transaction, and another recovers.
 UPDATE {schema}.lease
    SET token = token + 1, holder = NULL, expires_at = clock_timestamp()
  WHERE name = $1::text
    AND token = $2::bigint
    AND (holder IS NULL OR expires_at < clock_timestamp())
-RETURNING token;
+RETURNING token, set_config('idle_in_transaction_session_timeout', '5s', true);
 
 -- name: prune
 -- Delete the leases whose name starts with one of $1 that ran out or were released longer than $2 ago, but for the

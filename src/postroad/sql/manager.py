@@ -50,6 +50,7 @@ _AWAY = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InternalClientError,  # A pooled connection that was told of the shutdown while idle.
 )
