@@ -39,7 +39,14 @@ class Holder:
         self.process = process
         self.manager = manager
         self.ear = process.ear
-        self.leases = Leases(process.keeper, manager, clock=SYSTEM_CLOCK, signals=process.signals, chance=lambda: 0.5)
+        self.leases = Leases(
+            process.keeper,
+            manager,
+            clock=SYSTEM_CLOCK,
+            signals=process.signals,
+            chance=lambda: 0.5,
+            shortest=seconds(0.25),
+        )
 
 
 @pytest.fixture
@@ -153,6 +160,18 @@ async def test_durations_are_durations_and_have_an_end(holder, given) -> None:
     with pytest.raises(UsageError, match=rf"{next(iter(given))}=.*seconds\(60\).*PR107"):
         async with one.leases.hold("reports", **given):
             pass
+
+
+async def test_authors_may_not_ask_for_less_than_five_seconds(holder) -> None:
+    one = await holder()
+    leases = Leases(
+        one.process.keeper, one.manager, clock=SYSTEM_CLOCK, signals=one.process.signals, chance=lambda: 0.5
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"ttl=.*not a duration from 0:00:05 to 1 day.*PR107"):
+        async with leases.hold("reports", ttl=seconds(4.9)):
+            pass
+    async with leases.hold("reports", ttl=seconds(5)) as lease:
+        assert lease.held
 
 
 async def test_several_names_nest(holder) -> None:
@@ -305,6 +324,18 @@ async def late_write(lease: AsyncLease, two: Holder) -> None:
         await connection.execute("INSERT INTO public.written VALUES (1, 'late')")
         async with two.leases.hold("reports", ttl=TTL, wait=seconds(4)):
             pass
+
+
+async def test_a_transaction_on_another_loop_is_refused_with_a_reason(holder) -> None:
+    one = await holder()
+    async with one.leases.hold("reports", ttl=TTL) as lease:
+
+        async def write() -> None:
+            async with lease.transaction():
+                pass
+
+        with pytest.raises(UsageError, match=r"another event loop.*PR107"):
+            await asyncio.to_thread(asyncio.run, write())
 
 
 async def test_an_operators_own_shorter_limit_stays(holder) -> None:
@@ -491,7 +522,9 @@ class Stepped:
 async def held_while_the_clock_steps(start, runtime_url, clock: Stepped) -> Process:
     process = await start(clock=clock)
     manager = await Manager.open(runtime_url, schema="postroad", size=2)
-    leases = Leases(process.keeper, manager, clock=clock, signals=process.signals, chance=lambda: 0.5)
+    leases = Leases(
+        process.keeper, manager, clock=clock, signals=process.signals, chance=lambda: 0.5, shortest=seconds(0.25)
+    )
     try:
         async with leases.hold("reports", ttl=seconds(1.5)) as lease:
             for step in (1.0, -1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from postroad.errors import LeaseLost
+from postroad.errors import LeaseLost, UsageError
 from postroad.failures import Rules, classify
 from postroad.leases import store
 from postroad.signals.catalog import LateWriteRefused
@@ -113,7 +114,11 @@ class AsyncLease(HeldLease):
             LeaseLost: PR401, the lease was lost before, or the server ended the transaction since; nothing was
                 written. It is counted (`LateWriteRefused`).
             Unavailable: the database is away.
+            UsageError: PR107, another event loop runs here than the one that the App runs on.
         """
+        if asyncio.get_running_loop() is not self._manager.loop:
+            message = f"the lease {self.name!r} is used on another event loop; open its transaction on the App's own"
+            raise UsageError("PR107", message)
         try:
             async with self._manager.transaction() as connection:
                 await drive(self.fence(), AsyncpgHand(connection))

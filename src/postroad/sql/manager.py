@@ -154,6 +154,7 @@ class Manager:
         self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str, locks: SessionLocks | None = None
     ) -> None:
         """Wrap `pool`; use `open` instead."""
+        self.loop = asyncio.get_running_loop()  # No other can use the pool.
         self._locks = locks
         self._pool = pool
         self._url = url
