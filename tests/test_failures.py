@@ -109,6 +109,7 @@ def test_a_right_that_is_missing_spends_the_budget_since_the_database_is_there()
         asyncpg.ConnectionDoesNotExistError("x"),
         asyncpg.AdminShutdownError("x"),
         asyncpg.CrashShutdownError("x"),
+        asyncpg.IdleInTransactionSessionTimeoutError("x"),
         asyncpg.CannotConnectNowError("x"),
         asyncpg.TooManyConnectionsError("x"),
         asyncpg.InterfaceError("connection is closed"),

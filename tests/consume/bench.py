@@ -285,7 +285,9 @@ class Process:
             self._url, schema=SCHEMA, holder=uuid4(), clock=SYSTEM_CLOCK, signals=self.signals, owner=self.owner
         )
         await keeper.start()
-        self.leases = Leases(keeper, self.manager, clock=SYSTEM_CLOCK, signals=self.signals, chance=random.random)
+        self.leases = Leases(
+            keeper, self.manager, clock=SYSTEM_CLOCK, signals=self.signals, chance=random.random, shortest=seconds(0.25)
+        )
         try:
             yield self.leases
         finally:

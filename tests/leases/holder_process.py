@@ -31,7 +31,7 @@ async def main(url: str) -> None:
     )
     await keeper.start()
     manager = await Manager.open(url, schema="postroad", size=3)
-    leases = Leases(keeper, manager, clock=SYSTEM_CLOCK, signals=signals, chance=random)
+    leases = Leases(keeper, manager, clock=SYSTEM_CLOCK, signals=signals, chance=random, shortest=seconds(0.25))
     say("ready")
     while True:
         try:

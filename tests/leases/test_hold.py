@@ -16,7 +16,8 @@ import pytest
 
 from postroad.clock import SYSTEM_CLOCK, seconds
 from postroad.errors import LeaseHeld, LeaseLost, Unavailable, UsageError
-from postroad.leases import Leases, interrupt
+from postroad.leases import AsyncLease, Leases, interrupt
+from postroad.leases.store import QUERIES
 from postroad.signals.catalog import LateWriteRefused, LeaseGone, LeaseReleased, LeasesRenewed, LossReason
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -38,7 +39,14 @@ class Holder:
         self.process = process
         self.manager = manager
         self.ear = process.ear
-        self.leases = Leases(process.keeper, manager, clock=SYSTEM_CLOCK, signals=process.signals, chance=lambda: 0.5)
+        self.leases = Leases(
+            process.keeper,
+            manager,
+            clock=SYSTEM_CLOCK,
+            signals=process.signals,
+            chance=lambda: 0.5,
+            shortest=seconds(0.25),
+        )
 
 
 @pytest.fixture
@@ -152,6 +160,18 @@ async def test_durations_are_durations_and_have_an_end(holder, given) -> None:
     with pytest.raises(UsageError, match=rf"{next(iter(given))}=.*seconds\(60\).*PR107"):
         async with one.leases.hold("reports", **given):
             pass
+
+
+async def test_authors_may_not_ask_for_less_than_five_seconds(holder) -> None:
+    one = await holder()
+    leases = Leases(
+        one.process.keeper, one.manager, clock=SYSTEM_CLOCK, signals=one.process.signals, chance=lambda: 0.5
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"ttl=.*not a duration from 0:00:05 to 1 day.*PR107"):
+        async with leases.hold("reports", ttl=seconds(4.9)):
+            pass
+    async with leases.hold("reports", ttl=seconds(5)) as lease:
+        assert lease.held
 
 
 async def test_several_names_nest(holder) -> None:
@@ -272,6 +292,60 @@ async def test_a_block_that_fails_while_it_is_stopped_is_lost(holder, sql) -> No
     with pytest.raises(LeaseLost) as caught:
         await work()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_transaction_that_stands_still_past_the_ttl_is_ended_and_its_name_free(holder, sql) -> None:
+    one, two = await holder(), await holder()
+    with suppress(LeaseLost):
+        async with one.leases.hold("reports", ttl=seconds(1)) as lease:
+            with one.process.paused():
+                with pytest.raises(LeaseLost, match="PR401"):
+                    await late_write(lease, two)
+                assert len(one.ear.all(LateWriteRefused, room="leases")) == 1
+    assert await sql.fetchval("SELECT count(*) FROM public.written") == 0
+
+
+@pytest.mark.sabotage
+async def test_without_the_servers_limit_the_name_is_not_to_be_had(holder, sql, monkeypatch) -> None:
+    endless = QUERIES._texts["fence"].replace("ELSE $4::text END", "ELSE left($4::text, 0) || '0' END")
+    assert endless != QUERIES._texts["fence"]
+    monkeypatch.setattr(QUERIES, "_texts", {**QUERIES._texts, "fence": endless})
+    monkeypatch.setattr(QUERIES, "_rendered", {})
+    one, two = await holder(), await holder()
+    with suppress(LeaseLost):
+        async with one.leases.hold("reports", ttl=seconds(1)) as lease:
+            with one.process.paused(), pytest.raises(LeaseHeld):
+                await late_write(lease, two)
+
+
+async def late_write(lease: AsyncLease, two: Holder) -> None:
+    """Write under the lease; stand still past its ttl, until another has the name; commit."""
+    async with lease.transaction() as connection:
+        await connection.execute("INSERT INTO public.written VALUES (1, 'late')")
+        async with two.leases.hold("reports", ttl=TTL, wait=seconds(4)):
+            pass
+
+
+async def test_a_transaction_on_another_loop_is_refused_with_a_reason(holder) -> None:
+    one = await holder()
+    async with one.leases.hold("reports", ttl=TTL) as lease:
+
+        async def write() -> None:
+            async with lease.transaction():
+                pass
+
+        with pytest.raises(UsageError, match=r"another event loop.*PR107"):
+            await asyncio.to_thread(asyncio.run, write())
+
+
+async def test_an_operators_own_shorter_limit_stays(holder) -> None:
+    one = await holder()
+    setting = "SELECT current_setting('idle_in_transaction_session_timeout')"
+    async with one.leases.hold("reports", ttl=seconds(30)) as lease, lease.transaction() as connection:
+        assert await connection.fetchval(setting) == "30s"
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+        await drive(lease.fence(), AsyncpgHand(connection))
+        assert await connection.fetchval(setting) == "20s"
 
 
 async def test_the_authors_own_error_comes_out_and_the_name_is_released(holder, row) -> None:
@@ -448,7 +522,9 @@ class Stepped:
 async def held_while_the_clock_steps(start, runtime_url, clock: Stepped) -> Process:
     process = await start(clock=clock)
     manager = await Manager.open(runtime_url, schema="postroad", size=2)
-    leases = Leases(process.keeper, manager, clock=clock, signals=process.signals, chance=lambda: 0.5)
+    leases = Leases(
+        process.keeper, manager, clock=clock, signals=process.signals, chance=lambda: 0.5, shortest=seconds(0.25)
+    )
     try:
         async with leases.hold("reports", ttl=seconds(1.5)) as lease:
             for step in (1.0, -1.0):

@@ -27,7 +27,8 @@ QUICKLY = Backoff(first=seconds(0.05), most=seconds(0.05), attempts=5)
 
 def leases_of(process) -> Leases:
     return Leases(
-        process.keeper, process.manager, clock=SYSTEM_CLOCK, signals=process.signals, chance=random.random
+        process.keeper, process.manager, clock=SYSTEM_CLOCK, signals=process.signals, chance=random.random,
+        shortest=seconds(0.25),
     )  # fmt: skip
 
 

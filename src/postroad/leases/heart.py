@@ -26,6 +26,8 @@ OnLost = Callable[[Lease], None]
 _LONGEST_REST: Final = 1.0
 _LONGEST_WAIT: Final = 5.0
 _AFTER_FAILURE: Final = 0.25
+_AFTER_LOCKED: Final = 0.1
+"""Soon, since most locks are a shard's, and short; a statement that waited for one would hold up all other leases."""
 
 
 class Held:
@@ -187,19 +189,26 @@ class Heart:
         except Unavailable:
             self._tell_renewed("error", due)
             return False
-        renewed = {row["name"] for row in rows}
-        kept = [held for held in due if held.lease.name in renewed and self._is_ours(held)]
+        locked = {row["name"]: row["locked"] for row in rows}
+        kept = [held for held in due if locked.get(held.lease.name) is False and self._is_ours(held)]
         now = self._clock.monotonic()
+        self._put_off([held for held in due if locked.get(held.lease.name)], now)
         late = [held for held in kept if now - held.renew_at > held.lease.ttl.total_seconds() / 3]
         for held in kept:
             held.prolong(sent)
         self._arm()
         self._tell_renewed("late", late)
         self._tell_renewed("ok", [held for held in kept if held not in late])
-        lost = [held for held in due if held.lease.name not in renewed and self._is_ours(held)]
+        lost = [held for held in due if held.lease.name not in locked and self._is_ours(held)]
         if lost:
             await self._lose(lost)
         return True
+
+    def _put_off(self, locked: Sequence[Held], now: float) -> None:
+        """Transactions fenced by these are open: neither renewed nor lost, tried again soon while trust lasts."""
+        for held in locked:
+            held.renew_at = now + min(_AFTER_LOCKED, held.lease.ttl.total_seconds() / 12)
+        self._tell_renewed("locked", locked)
 
     async def _lose(self, lost: Sequence[Held]) -> None:
         """Zero rows: these are lost now, even where local trust remains. Tell first, then find out why."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from postroad.errors import LeaseLost
+from postroad.errors import LeaseLost, UsageError
+from postroad.failures import Rules, classify
 from postroad.leases import store
 from postroad.signals.catalog import LateWriteRefused
 from postroad.sql import Pipeline, drive, drive_sync
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from postroad.sql import Statement
     from postroad.sql.asyncpg import Connection
     from postroad.sql.manager import Manager
+
+_NO_RULES: Final = Rules()
 
 
 class HeldLease:
@@ -67,8 +71,8 @@ class HeldLease:
     def fence(self) -> Pipeline[None]:
         """Put the transaction that runs this under the lease: until it ends nobody else can take the name.
 
-        For other rooms' transactions. Run it before the first write, and keep the transaction shorter than the ttl:
-        renewals wait for it, and a lease that is not renewed is lost.
+        For other rooms' transactions. Run it before the first write, and keep the transaction shorter than half the
+        ttl: while it is open the lease is not renewed, and one that is not renewed is lost.
 
         Raises:
             LeaseLost: PR401, another has the name, or it is not trusted here; nothing may be written. It is counted.
@@ -103,15 +107,27 @@ class AsyncLease(HeldLease):
         """Lend a connection inside a transaction that is fenced by this lease; leaving commits, an error rolls back.
 
         What it writes is written while the name is ours, or not at all, however long the process was stopped before.
-        Keep it shorter than the ttl: see `fence`. Inside, transaction control is refused; ``transaction()`` nests.
+        Keep it shorter than half the ttl: see `fence`. If the process stands still in it, the server ends it when it
+        has idled for the ttl. Inside, transaction control is refused; ``transaction()`` nests.
 
         Raises:
-            LeaseLost: PR401, the lease was lost before; nothing was written. It is counted (`LateWriteRefused`).
+            LeaseLost: PR401, the lease was lost before, or the server ended the transaction since; nothing was
+                written. It is counted (`LateWriteRefused`).
             Unavailable: the database is away.
+            UsageError: PR107, another event loop runs here than the one that the App runs on.
         """
-        async with self._manager.transaction() as connection:
-            await drive(self.fence(), AsyncpgHand(connection))
-            yield connection
+        if asyncio.get_running_loop() is not self._manager.loop:
+            message = f"the lease {self.name!r} is used on another event loop; open its transaction on the App's own"
+            raise UsageError("PR107", message)
+        try:
+            async with self._manager.transaction() as connection:
+                await drive(self.fence(), AsyncpgHand(connection))
+                yield connection
+        except Exception as error:
+            if self.held or not classify(error, rules=_NO_RULES, attempt=1).connection_lost:
+                raise
+            self._signals.emit(LateWriteRefused("leases", 1))
+            raise self.lost() from error
 
 
 class SyncLease(HeldLease):

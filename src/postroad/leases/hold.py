@@ -35,7 +35,7 @@ PREFIX: Final = "user:"
 """Before every name of an author, so that it is never one of ours (`shard:`, `worker:`)."""
 
 TTL: Final = seconds(60)
-_SHORTEST: Final = seconds(0.25)  # The tests'; a renewal has a sixth of it.
+_SHORTEST: Final = seconds(5)  # A statement of a renewal has a sixth of it, and is tried again.
 _LONGEST: Final = timedelta(days=1)
 """A holder that dies keeps the name for so long."""
 
@@ -44,14 +44,19 @@ class Leases:
     """The leases of authors' code in one process, all kept by its `Keeper`."""
 
     def __init__(
-        self, keeper: Keeper, manager: Manager, *, clock: Clock, signals: Signals, chance: Callable[[], float]
-    ) -> None:
-        """Take leases by `keeper`; fenced transactions run on connections of `manager`. `chance` is for jitter."""
+        self, keeper: Keeper, manager: Manager, *, clock: Clock, signals: Signals, chance: Callable[[], float],
+        shortest: timedelta = _SHORTEST,
+    ) -> None:  # fmt: skip
+        """Take leases by `keeper`; fenced transactions run on connections of `manager`. `chance` is for jitter.
+
+        A ttl is no less than `shortest`, which is less in tests alone.
+        """
         self._keeper = keeper
         self._manager = manager
         self._clock = clock
         self._signals = signals
         self._chance = chance
+        self._shortest = shortest
         self._waiting = 0
 
     @asynccontextmanager
@@ -61,10 +66,10 @@ class Leases:
     ) -> AsyncIterator[AsyncLease]:  # fmt: skip
         """Hold `name` for the block: of all processes on this database one at a time does.
 
-        It is renewed every third of `ttl` (60 s) by the keeper's thread, also while the block keeps the event loop
-        busy. When it is lost (no renewal came through, an operator fenced it, or `max_runtime` is over), the block's
-        task is cancelled at once, and `LeaseLost` comes out, however the block ends then. It is released after the
-        block has ended. After a crash the name is free when `ttl` is over.
+        It is renewed every third of `ttl` (60 s; from 5 s to a day) by the keeper's thread, also while the block keeps
+        the event loop busy. When it is lost (no renewal came through, an operator fenced it, or `max_runtime` is
+        over), the block's task is cancelled at once, and `LeaseLost` comes out, however the block ends then. It is
+        released after the block has ended. After a crash the name is free when `ttl` is over.
 
         Without `wait` it is tried once; with it, until that time is over, also while the database is away. `within`
         runs a pipeline in an open transaction: a block that succeeds gives the name up as part of that, by its commit.
@@ -143,7 +148,7 @@ class Leases:
         loop: asyncio.AbstractEventLoop | None = None, max_runtime: timedelta | None,
     ) -> Steps[Lease]:  # fmt: skip
         row, patience = PREFIX + checked_name("lease", name), checked_wait(wait)
-        checked_duration("ttl", ttl, least=_SHORTEST, most=_LONGEST)
+        checked_duration("ttl", ttl, least=self._shortest, most=_LONGEST)
         if max_runtime is not None:
             checked_duration("max_runtime", max_runtime, least=timedelta(0), most=timedelta.max)
         deadline = self._clock.monotonic() + patience

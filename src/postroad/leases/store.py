@@ -36,7 +36,7 @@ Make the write depend on it: ``WITH fence AS MATERIALIZED (...) DELETE .. WHERE 
 A lease that was taken over gives no row, so nothing is written; one that is still ours cannot be taken over before
 the statement's transaction ends, since the rows are locked ``FOR SHARE``. A plain ``EXISTS`` is judged on the
 statement's snapshot and was seen to pass after a take-over. The rows are locked in order of name, as renewals lock
-them. Keep the transaction short: our own renewal waits for it too.
+them. Keep the transaction short: while it is open, the lease is not renewed.
 """
 
 
@@ -75,12 +75,12 @@ class Listed:
 
 
 def acquire(schema: str, names: Sequence[str], *, holder: UUID, ttl: timedelta) -> Statement:
-    """Take what is free of `names`; rows of `name` and `token`."""
+    """Take what is free of `names`, and not locked; rows of `name` and `token`."""
     return QUERIES.statement("acquire", schema, list(names), holder, ttl.total_seconds())
 
 
 def renew(schema: str, leases: Sequence[Lease]) -> Statement:
-    """Prolong `leases` of one holder; rows of the names that were."""
+    """Prolong `leases` of one holder; rows of the names that were, and of those that were `locked` and may be yet."""
     return _on("renew", schema, leases)
 
 
@@ -104,15 +104,16 @@ def fence(schema: str, leases: Sequence[Lease]) -> Pipeline[frozenset[str]]:
 
 
 def fence_statement(schema: str, leases: Sequence[Lease]) -> Statement:
-    """The statement of `fence`; rows of `name`."""
-    return _on("fence", schema, leases)
+    """The statement of `fence`; rows of `name`. The server ends a transaction that then idles as long as a ttl."""
+    idle = min(lease.ttl for lease in leases)
+    return _on("fence", schema, leases, f"{round(idle.total_seconds() * 1000)}ms")
 
 
-def _on(query: str, schema: str, leases: Sequence[Lease]) -> Statement:
+def _on(query: str, schema: str, leases: Sequence[Lease], *more: str) -> Statement:
     holders = {lease.holder for lease in leases}
     assert len(holders) == 1, "leases of one holder"  # the keeper has one identity for all that it holds
     names, tokens = [lease.name for lease in leases], [lease.token for lease in leases]
-    return QUERIES.statement(query, schema, names, tokens, holders.pop())
+    return QUERIES.statement(query, schema, names, tokens, holders.pop(), *more)
 
 
 def look(schema: str, name: str) -> Statement:

@@ -50,6 +50,7 @@ _AWAY = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InternalClientError,  # A pooled connection that was told of the shutdown while idle.
 )
@@ -153,6 +154,7 @@ class Manager:
         self, pool: asyncpg.Pool[asyncpg.Record], url: str, *, schema: str, locks: SessionLocks | None = None
     ) -> None:
         """Wrap `pool`; use `open` instead."""
+        self.loop = asyncio.get_running_loop()  # No other can use the pool.
         self._locks = locks
         self._pool = pool
         self._url = url

@@ -13,8 +13,9 @@ FROM gone
 RETURNING id;
 
 -- name: hold
--- Holds a claimed row until the transaction ends: nobody can take it before that commits.
-SELECT id
+-- Holds a claimed row until the transaction ends: nobody can take it before that commits. Only the commit is left, and
+-- the server ends the transaction of a process that stands still before it.
+SELECT id, set_config('idle_in_transaction_session_timeout', '5s', true)
 FROM {schema}.work
 WHERE id = $1 AND token = $2
 FOR SHARE;
@@ -38,7 +39,9 @@ WHERE paused_at IS NOT NULL AND name = ANY ($2::text[]);
 
 -- name: fleet
 -- Takes the turn to claim from a queue whose jobs are counted over all processes, until the transaction ends.
-SELECT pg_try_advisory_xact_lock(hashtextextended('postroad.fleet.' || $1::text || ':' || $2::text, 0)) AS ours;
+-- The server ends that of a process that stands still, so that the others go on.
+SELECT pg_try_advisory_xact_lock(hashtextextended('postroad.fleet.' || $1::text || ':' || $2::text, 0)) AS ours,
+       set_config('idle_in_transaction_session_timeout', '5s', true);
 
 -- name: count_running
 -- How many rows of a queue run, in all processes together.

@@ -60,7 +60,8 @@ WHERE id = ANY (ARRAY(SELECT id FROM mine))
 RETURNING id;
 
 -- name: finish
--- Moves a claimed row to `finished`, fenced.
+-- Moves a claimed row to `finished`, fenced. Only the commit is left, and the server ends the transaction of a process
+-- that stands still before it: an author who enqueues under the same key waits for it.
 WITH gone AS (
     DELETE FROM {schema}.work
     WHERE id = $1 AND token = $2
@@ -70,7 +71,7 @@ INSERT INTO {schema}.finished
     (id, queue, kind, key, outcome, reason, attempt, worker, event_type, created_at, started_at, history)
 SELECT id, queue, kind, key, $3, $4, least(attempt, 2147483646) + 1, worker, event_type, created_at, started_at, history
 FROM gone
-RETURNING id;
+RETURNING id, set_config('idle_in_transaction_session_timeout', '5s', true);
 
 -- name: quarantine
 -- Keeps a message until a person decides, unless it is kept already.

@@ -16,7 +16,7 @@ app = App("leader")
 
 
 async def lead(stop: asyncio.Event, ready: Readiness) -> None:
-    async with app.lease("leader", ttl=seconds(3)):
+    async with app.lease("leader", ttl=seconds(5)):
         ready.up()
         await stop.wait()
 

@@ -46,7 +46,7 @@ class LeaseGone(Signal):
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed(Signal):
-    """A renewal round ended: `result` is ok, lost, late or error."""
+    """A renewal round ended: `result` is ok, lost, late, locked (by a transaction under the lease) or error."""
 
     kind: str
     result: str
