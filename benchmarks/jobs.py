@@ -59,7 +59,7 @@ class Stopwatch:
             self._began = time.perf_counter()
         elif isinstance(heard, WorkSettled) and heard.result == "ok":
             with self._lock:
-                self._left -= 1
+                self._left -= heard.count
                 done = self._left == 0
             if done:
                 print(json.dumps({"rate": self._count / (time.perf_counter() - self._began)}), flush=True)
