@@ -72,10 +72,11 @@ class Hands:
         for row in rows:
             self._begin(lane, row.token)
 
-    def _begin(self, lane: Lane, token: int) -> None:
+    def _begin(self, lane: Lane, token: int) -> asyncio.Task[None]:
         held = lane.in_hand[token]
         held.task = self._owner.task(self._run(lane, held), name=f"work:{lane.queue}:{held.row.id}")
         held.task.add_done_callback(partial(self._left, lane, held))
+        return held.task
 
     def _left(self, lane: Lane, held: InHand, task: asyncio.Task[None]) -> None:
         """A task that was cancelled before its first step has settled nothing by itself."""

@@ -87,7 +87,7 @@ class JobQueue:
         }
         self._mean = 0.0
         self._measured = 0
-        self.begin: Callable[[int], None] = lambda _: None
+        self.begin: Callable[[int], asyncio.Task[None] | None] = lambda _: None
         """Set by the claimer: starts the run of the row that has that token."""
 
     # --- what the claimer asks and says -----------------------------------------------------------------------------
@@ -179,8 +179,8 @@ class JobQueue:
     def _fill(self) -> None:
         while self._waiting and len(self._active) < self.slots:
             token, (row, _) = self._waiting.popitem(last=False)
-            self._active[token] = Attempt(row, now=self._clock.monotonic())
-            self.begin(token)
+            attempt = self._active[token] = Attempt(row, now=self._clock.monotonic())
+            attempt.task = self.begin(token)
 
     async def run(self, row: ClaimedRow) -> str | Finish:
         """See `work.Handler.run`; it has its slot, and leaves it before anything is written about its end.
@@ -340,7 +340,7 @@ def _finish(row: ClaimedRow, ending: Ending) -> Finish | None:
     """The end of a row that is done with; None where it is put off or into quarantine."""
     if ending.verdict is not None and ending.became is not Became.DROPPED:
         return None
-    return Finish(row.id, row.token, ending.became, ending.reason or None)
+    return Finish(row.id, row.token, str(ending.became), ending.reason or None)
 
 
 def _cancelled() -> bool:

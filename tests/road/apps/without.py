@@ -238,10 +238,11 @@ def no_turns() -> None:
 def no_suspicion() -> None:
     """Whoever ran when its worker died is charged for it."""
     text = work.QUERIES.text("recover", SCHEMA)
-    charged = text.replace("CASE WHEN suspect > 0 THEN 1 ELSE 0 END", "1").replace(
-        "suspect = suspect + 1", "suspect = 0"
-    )
-    assert charged != text
+    charge = "CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END"
+    mark = "suspect + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END"
+    assert charge in text
+    assert mark in text
+    charged = text.replace(charge, "1").replace(mark, "0")
     work.QUERIES._rendered["recover", SCHEMA] = charged
 
 
