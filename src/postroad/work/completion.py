@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LINGER: Final = seconds(0.003)
 """How long an end waits for others to go with it."""
-_MOST: Final = 300
+_MOST: Final = 500
 
 
 @dataclass(slots=True)

@@ -101,12 +101,14 @@ class Hands:
             result = "failed"
             await self._put_off(row, error)
         finally:
-            taken = self._clock.monotonic() - began
-            if isinstance(result, Finish) and lane.jobs is not None:
-                held.ending, held.taken = result, taken
+            held.taken = self._clock.monotonic() - began
+            if lane.jobs is not None:
+                lane.jobs.took(held.taken)
+            if lane.jobs is not None and isinstance(result, Finish):
+                held.ending = result
                 lane.jobs.put(result, partial(self._written, lane, held))
             else:
-                self.settle(lane, row, str(result), taken)
+                self.settle(lane, row, str(result), held.taken)
 
     def _written(self, lane: Lane, held: InHand, error: Exception | None) -> None:
         """The end of a job is in the table, or was refused there."""

@@ -227,8 +227,6 @@ class JobQueue:
             return self._judged(attempt, error)
         except Exception as error:  # noqa: BLE001 - the border around the author's function
             return await self._asked(attempt, error, self._judged(attempt, error))
-        finally:
-            self._took(self._clock.monotonic() - attempt.began)
         return HANDLED
 
     def _runner(self, row: ClaimedRow) -> Runner:
@@ -241,7 +239,8 @@ class JobQueue:
             )
         return runner
 
-    def _took(self, taken: float) -> None:
+    def took(self, taken: float) -> None:
+        """A run took so many seconds, with what was written about it alone."""
         self._measured += 1
         self._mean += (taken - self._mean) * max(_WEIGHT, 1 / self._measured)
 

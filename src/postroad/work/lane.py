@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from postroad.work.settings import WorkSettings
     from postroad.work.store import ClaimedRow, Position
 
-_MOST: Final = 100  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_MOST: Final = 300  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
 
 
