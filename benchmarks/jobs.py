@@ -50,7 +50,8 @@ class Stopwatch:
     """From the first claim until so many are settled: then the process is told to stop."""
 
     def __init__(self, count: int) -> None:
-        self._left = self._count = count
+        self._count = count
+        self._done = 0
         self._began = 0.0
         self._lock = threading.Lock()
 
@@ -59,10 +60,10 @@ class Stopwatch:
             self._began = time.perf_counter()
         elif isinstance(heard, WorkSettled) and heard.result == "ok":
             with self._lock:
-                self._left -= 1
-                done = self._left == 0
-            if done:
-                print(json.dumps({"rate": self._count / (time.perf_counter() - self._began)}), flush=True)
+                self._done += heard.count
+                over = self._done - heard.count < self._count <= self._done
+            if over:
+                print(json.dumps({"rate": self._done / (time.perf_counter() - self._began)}), flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
 

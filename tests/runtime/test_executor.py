@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import pytest
 
 from postroad.clock import seconds
 from postroad.errors import UsageError
+from postroad.runtime import executor
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signal, Signals
 from postroad.signals.catalog import TaskFailed
@@ -144,8 +144,7 @@ async def test_nothing_starts_in_a_process_that_was_forked_after_the_start(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await tasks.task(asyncio.sleep(0), name="first")
-    parent = os.getpid()
-    monkeypatch.setattr("os.getpid", lambda: parent + 1)
+    monkeypatch.setattr(executor, "_forks", executor._forks + 1)
     with pytest.raises(UsageError, match="forked"):
         tasks.task(asyncio.sleep(0), name="second")
     with pytest.raises(UsageError, match="PR110"):

@@ -115,7 +115,7 @@ async def test_an_app_with_the_role_of_work_runs_its_jobs_and_needs_no_broker(ru
 
     def hear(signal: Signal) -> None:
         if isinstance(signal, WorkSettled):
-            settled.append(signal)
+            settled.extend([signal] * signal.count)
             if len(settled) == 2:
                 ended.set()
 

@@ -55,8 +55,8 @@ def test_the_tally_counts_from_the_first_word_and_a_retry_once() -> None:
     told.tell("stop")
     for signal in (
         settled(DeliveryResult.OK), settled(DeliveryResult.RETRY), settled(DeliveryResult.GIVEN_BACK),
-        WorkSettled("q", "retry", "ok", 0.0), WorkSettled("q", "job", "ok", 0.0),
-        WorkSettled("q", "job", "interrupted", 0.0), ExecutorSettled("e", "mail", "failed", 0.0, 0.0),
+        WorkSettled("q", "retry", "ok", 1), WorkSettled("q", "job", "ok", 1),
+        WorkSettled("q", "job", "interrupted", 1), ExecutorSettled("e", "mail", "failed", 0.0, 0.0),
         ExecutorSettled("e", "mail", "cancelled", 0.0, 0.0),
     ):  # fmt: skip
         tally(signal)

@@ -52,7 +52,7 @@ PUBLISHED = PublishesSettled(
     DEPARTED, 2, PublishResult.CONFIRMED, 3, seconds=(0.01, 0.02, 0.03), delays=(0.1, 0.2, 0.3), attempts=(0, 0, 4)
 )
 HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 0.02)
-WORKED = WorkSettled("punctuality", "retry", "ok", 1.5)
+WORKED = WorkSettled("punctuality", "retry", "ok", 1, (1.5,))
 
 # name, labels, the signal that feeds it, the sample to look at, its labels' values, its value
 TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [

@@ -12,6 +12,7 @@ from postroad.errors import UsageError
 from postroad.signals.catalog import WorkSettled
 from postroad.transport.base import Settlement
 from postroad.transport.postgres import PostgresTransport
+from support import until
 from transport.ends import SETTINGS, End, Numbers, PostgresEnds, bodies
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def test_a_redelivered_one_is_never_kept_apart_as_a_suspect_since_its_star
     again = await second.take(50)
     assert {one.redelivered for one in again} == {True}
     second.intake.ack([one.tag for one in again])
-    await second.heard.wait(WorkSettled, lambda signal: signal.result == "ok", count=50)
+    await until(lambda: sum(one.count for one in second.heard.all(WorkSettled) if one.result == "ok") == 50)
     assert postgres.execute("SELECT count(*) FROM postroad.work WHERE queue LIKE 'billing:%'", database=name) == [
         ("0",)
     ]

@@ -17,6 +17,7 @@ from postroad.leases import Keeper
 from postroad.retry import Backoff
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signals
+from postroad.signals.catalog import WorkSettled
 from postroad.sql.lock import Locks
 from postroad.sql.manager import Manager
 from postroad.work import ClaimedRow, Wire, store
@@ -47,7 +48,9 @@ class Heard:
         self._news = asyncio.Event()
 
     def __call__(self, signal: Signal) -> None:
-        self.signals.append(signal)
+        # One for each row: how many end together is the machine's doing.
+        alike = signal.count if isinstance(signal, WorkSettled) else 1
+        self.signals += [signal] * alike
         self._loop.call_soon_threadsafe(self._news.set)
 
     def of(self, kind: type[Signal]) -> list[Any]:

@@ -364,7 +364,7 @@ async def test_slow_jobs_are_claimed_one_for_each_slot(here, sql):
     await enqueue(sql, "j", *numbers(50))
     [made] = queues(here, work)
     for _ in range(30):
-        made._took(0.06)
+        made.took(0.06)
     async with working(here, [made]):
         async with asyncio.timeout(10):
             while made.active < 3:  # noqa: ASYNC110 - a number tells nothing
@@ -394,7 +394,7 @@ async def statements_of_a_thousand(here, sql, monkeypatch):
     await enqueue(sql, "j", *numbers(1000))
     [made] = queues(here, work)
     for _ in range(30):
-        made._took(0.0001)
+        made.took(0.0001)
     began = SYSTEM_CLOCK.monotonic()
     async with working(here, [made], settings=QUICK):
         await until_empty(sql)

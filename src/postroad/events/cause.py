@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cause:
     """The event being handled: `correlation` names the whole story, `causation` is the event's own id."""
 

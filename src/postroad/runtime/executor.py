@@ -28,6 +28,18 @@ _COLLECT_SECONDS: Final = 0.2  # Who awaits a task has done so by then; what is 
 _LOOK_SECONDS: Final = 0.02
 
 
+_forks = 0
+"""How many forks lie between the program's start and this process: a look at it costs no system call."""
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603 - the process's own count
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Tasks:
     """Implements `Owner`: starts tasks and threads, reports what nobody awaits, joins all of them at shutdown.
 
@@ -43,7 +55,7 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: set[_Thread] = set()
         self._slots: list[ThreadSlots] = []
-        self._process: int | None = None
+        self._born: int | None = None
 
     def task(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """See `Owner.task`. An error that nobody has collected 200 ms after the end is reported as `TaskFailed`.
@@ -126,11 +138,11 @@ class Tasks:
             return task in self._tasks or getattr(task.get_coro(), "cr_code", None) is _Thread.root
 
     def _refuse_fork(self) -> None:
-        here = os.getpid()
-        if self._process is None:
-            self._process = here
-        if self._process != here:
-            raise UsageError("PR110", f"process {here} was forked from a started App; start the App after the fork")
+        if self._born is None:
+            self._born = _forks
+        if self._born != _forks:
+            what = f"process {os.getpid()} was forked from a started App; start the App after the fork"
+            raise UsageError("PR110", what)
 
     def _mine(self, loop: asyncio.AbstractEventLoop, but: asyncio.Task[Any] | None) -> list[asyncio.Task[Any]]:
         spared = (but, asyncio.current_task(loop))

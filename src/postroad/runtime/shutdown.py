@@ -108,16 +108,16 @@ class Tally:
         if isinstance(signal, DeliverySettled):
             self._count(given_back=signal.result is DeliveryResult.GIVEN_BACK)
         elif isinstance(signal, WorkSettled) and signal.kind not in {"retry", "delivery"}:
-            self._count(given_back=signal.result in _INTERRUPTED)
+            self._count(signal.count, given_back=signal.result in _INTERRUPTED)
         elif isinstance(signal, ExecutorSettled) and signal.result != "cancelled":
             self._count(given_back=False)
 
-    def _count(self, *, given_back: bool) -> None:
+    def _count(self, count: int = 1, *, given_back: bool) -> None:
         with self._lock:
             if given_back:
-                self.given_back += 1
+                self.given_back += count
             else:
-                self.finished += 1
+                self.finished += count
 
 
 async def wind_down(supervisor: Supervisor, *, told: Told) -> list[str]:

@@ -362,8 +362,8 @@ class PrometheusSink:
 
     def _worked(self, signal: catalog.WorkSettled) -> None:
         label = signal.job or signal.queue
-        self._child(self._jobs, label, signal.result).inc()
-        self._child(self._job_seconds, label, signal.result).observe_many((signal.seconds,))
+        self._child(self._jobs, label, signal.result).inc(signal.count)
+        self._child(self._job_seconds, label, signal.result).observe_many(signal.seconds)
 
     def _slots(self, signal: catalog.WorkSlots) -> None:
         self._child(self._limit, signal.queue).set(signal.limit)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from postroad.clock import seconds
 from postroad.errors import ContractError, PostroadError, UsageError
-from postroad.events.cause import Cause, cause
+from postroad.events.cause import cause
 from postroad.work.ending import LIMIT
 from postroad.work.limit import TimeLimit
 from postroad.work.run import BlockingRun, Grip, Run
@@ -78,7 +78,7 @@ class Attempt:
     """One call of a job's function, from when it has a slot until it has ended or was given up."""
 
     __slots__ = (
-        "_task", "began", "deadline", "grip", "limited", "row", "run", "runner", "stop_at", "stopped",
+        "began", "deadline", "grip", "limited", "row", "run", "runner", "stop_at", "stopped", "task",
     )  # fmt: skip
 
     def __init__(self, row: ClaimedRow, *, now: float) -> None:
@@ -91,7 +91,8 @@ class Attempt:
         self.limited = False
         self.stopped = False
         self.stop_at = self.deadline = float("inf")
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """What runs it, until its function has ended."""
 
     async def call(self, runner: Runner, request: Any, grip: Grip) -> None:
         """Call the function within its time limit; what it raises comes out, PR506 where that has passed.
@@ -99,7 +100,7 @@ class Attempt:
         An operator's stop comes out as `CancelledError` with `stopped` set, taken back from the task.
         """
         self.runner, self.grip = runner, grip
-        self._task = task = asyncio.current_task()
+        task = self.task
         assert task is not None
         before = task.cancelling()
         try:
@@ -128,29 +129,29 @@ class Attempt:
         else:
             self._taken_back(task, before)
         finally:
-            self._task = None
+            self.task = None
 
     async def _within(self, runner: Runner, request: Any, grip: Grip) -> None:
         job = runner.job
         if not job.threaded:
             self.run = run = Run(grip, runner.transactions)
             self.deadline = self.began + runner.allowance
-            with cause(Cause(correlation=run.correlation_id, causation=run.own_id)):
-                await runner.limit.within(job.function(request, run), told=self)
+            with cause(run.cause):
+                await runner.limit.within(job.function(request, run), told=self, task=self.task)
             return
         async with runner.transactions.seated() as seated:
             blocking = BlockingRun[Any](grip, seated, asyncio.get_running_loop())
             self.run = blocking
-            with cause(Cause(correlation=blocking.correlation_id, causation=blocking.own_id)):
+            with cause(blocking.cause):
                 call = partial(_returning, job.function, request, blocking)
-                await runner.limit.within(seated.call(call), told=self)
+                await runner.limit.within(seated.call(call), told=self, task=self.task)
 
     def stop(self, now: float) -> None:
         """Cancel a function that an operator's word has not ended; a thread goes on, since nothing stops it."""
         self.stop_at = float("inf")
-        if self._task is not None and self.runner is not None and not self.runner.job.threaded:
+        if self.task is not None and self.runner is not None and not self.runner.job.threaded:
             self.stopped = True
-            self._task.cancel("an operator has cancelled the job")
+            self.task.cancel("an operator has cancelled the job")
             self.deadline = min(self.deadline, now + LET_GO.total_seconds())
 
     def give_up(self) -> None:

@@ -12,7 +12,7 @@ from postroad.work.running import asked
 from postroad.work.sweeper import at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from postroad.clock import Clock
     from postroad.owner import Owner
@@ -28,14 +28,16 @@ class Chores:
     """Looks after the lanes of one claimer. What operators ask is one statement for the whole process."""
 
     def __init__(
-        self, manager: Manager, lanes: Mapping[str, Lane], *, owner: Owner, signals: Signals, clock: Clock
+        self, manager: Manager, lanes: Mapping[str, Lane], *, owner: Owner, signals: Signals, clock: Clock,
+        settle: Callable[[Lane, ClaimedRow, str], None],
     ) -> None:  # fmt: skip
-        """Nothing is heard yet."""
+        """Nothing is heard yet; `settle` hears which rows leave a lane here, and with what result."""
         self._manager = manager
         self._lanes = lanes
         self._owner = owner
         self._signals = signals
         self._clock = clock
+        self._settle = settle
         self._heard = False
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -60,8 +62,8 @@ class Chores:
         """Begin nothing any more: what waits for a slot is given back."""
         for lane in self._lanes.values():
             if lane.jobs is not None:
-                tokens = lane.jobs.withdrawn(patience=0)
-                self._start(self._give_back(lane, tokens), name=f"work:{lane.queue}:give-back")
+                rows = lane.jobs.withdrawn(patience=0)
+                self._start(self._give_back(lane, rows), name=f"work:{lane.queue}:give-back")
 
     async def _hear(self) -> None:
         workers = {held.worker for lane in self._lanes.values() for held in lane.in_hand.values()}
@@ -80,14 +82,16 @@ class Chores:
                 for token in lane.in_hand.keys() & found.cancelled.keys():
                     lane.jobs.cancel(token, found.cancelled[token])
 
-    async def _give_back(self, lane: Lane, tokens: list[int]) -> None:
-        """Stop waiting for a slot; the rows stay in hand until the table has them again."""
-        held = [lane.in_hand[token] for token in tokens if token in lane.in_hand]
-        if held:
-            pairs = [(each.row.id, each.row.token) for each in held]
+    async def _give_back(self, lane: Lane, rows: Sequence[ClaimedRow]) -> None:
+        """Give back what no longer waits for a slot; the rows stay in hand until the table has them again."""
+        if not rows:
+            return
+        try:
+            pairs = [(row.id, row.token) for row in rows]
             await at_once(self._manager, store.give_back(self._manager.schema, pairs))
-            for each in held:
-                each.task.cancel("it is not begun here")
+        finally:  # Where that failed they are strays from now on.
+            for row in rows:
+                self._settle(lane, row, "interrupted")
 
     def _end_overdue(self, lane: Lane, jobs: JobQueue) -> None:
         for row, ending in jobs.overdue():

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from postroad.clock import seconds
-from postroad.errors import LeaseLost, Unavailable, UsageError
-from postroad.failures import Rules, classify, spent
+from postroad.errors import Unavailable, UsageError
 from postroad.retry import full_jitter
-from postroad.signals.catalog import JobQuarantined, LateWriteRefused, TaskFailed, WorkClaimed, WorkSettled
+from postroad.signals.catalog import WorkClaimed
 from postroad.work import store
 from postroad.work.chores import Chores
-from postroad.work.lane import Handler, InHand, Lane
+from postroad.work.hands import Hands
+from postroad.work.lane import Handler, Lane
 from postroad.work.running import within_fleet
 from postroad.work.settings import WorkSettings
 from postroad.work.sweeper import Sweeper, at_once, repeatedly, report
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from postroad.sql.manager import Manager
     from postroad.work.jobs import JobQueue
     from postroad.work.store import ClaimedRow
-
-_RULES: Final = Rules()
-_SETTLED: Final = frozenset({"ok", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,14 @@ class Claimer:
         self._former: set[str] = set()  # leases that were lost, until no row runs under them
         self._claiming = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._settled_rows = self._given_back = self._abandoned = 0
-        self._chores = Chores(manager, self._lanes, owner=owner, signals=signals, clock=clock)
+        self._given_back = self._abandoned = 0
+        self._draining = False
+        self._hands = Hands(
+            manager, self._lanes, owner=owner, signals=signals, clock=clock, settings=self._settings, then=self._look
+        )  # fmt: skip
+        self._chores = Chores(
+            manager, self._lanes, owner=owner, signals=signals, clock=clock, settle=self._hands.settle
+        )  # fmt: skip
         self._sweeper = Sweeper(
             manager, self._lanes, signals=signals, clock=clock, settings=self._settings, wake=self._woken.set,
             first=self._first,
@@ -112,7 +115,7 @@ class Claimer:
 
     def receipt(self) -> Receipt:
         """What became of all rows so far; final once `run` has ended."""
-        return Receipt(self._settled_rows, self._given_back, self._abandoned)
+        return Receipt(self._hands.settled, self._given_back, self._abandoned)
 
     # --- the service --------------------------------------------------------------------------------------------
 
@@ -138,7 +141,7 @@ class Claimer:
         tries = 0
         while not stop.is_set():
             try:
-                if self._former and not any(held.worker in self._former for held in self._in_hand()):
+                if self._former and not any(held.worker in self._former for held in self._hands.rows):
                     await self._give_back_former()
                 await self._chores.listen()
                 lease = await self._enlisted()
@@ -193,13 +196,11 @@ class Claimer:
     def _lost(self, lease: Lease) -> None:
         """Cancel whatever runs under `lease`, at once; its rows are given back, or taken by whoever sweeps first."""
         self._former.add(lease.name)
-        for held in self._in_hand():
-            if held.worker == lease.name:
+        self._hands.withdraw("lease_lost")
+        for held in self._hands.rows:
+            if held.lease is lease and held.task is not None:
                 held.task.cancel("the worker's lease was lost")
         self._woken.set()
-
-    def _in_hand(self) -> list[InHand]:
-        return [held for lane in self._lanes.values() for held in lane.in_hand.values()]
 
     # --- claim and run ------------------------------------------------------------------------------------------
 
@@ -250,67 +251,19 @@ class Claimer:
         if rows:
             pairs = [(row.id, row.token) for row in rows]
             count = await at_once(self._manager, store.give_back(self._schema, pairs))
-            self._count(given_back=count)
+            self._given_back += count
 
     def _start(self, lane: Lane, lease: Lease, rows: Sequence[ClaimedRow]) -> None:
-        for row in rows:
-            task = self._owner.task(self._run(lane, lease, row), name=f"work:{lane.queue}:{row.id}")
-            lane.take(InHand(row, lease.name, task))
-            task.add_done_callback(partial(self._settled, lane, row.token))
-        if rows:
-            self._signals.emit(WorkClaimed(lane.queue, len(rows)))
-
-    def _settled(self, lane: Lane, token: int, _: asyncio.Task[None]) -> None:
-        lane.settled(token)
-        if lane.due(self._clock.monotonic()):
-            self._woken.set()
-
-    async def _run(self, lane: Lane, lease: Lease, row: ClaimedRow) -> None:
-        began, result = self._clock.monotonic(), "interrupted"
-        try:
-            result = await lane.handler.run(row) or "ok"
-        except LeaseLost:
-            result = "lease_lost"
-        except Unavailable:
-            result = "interrupted"  # the repair gives it back, uncharged, once the database answers
-        except asyncio.CancelledError:
-            result = "interrupted" if lease.held else "lease_lost"
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises concerns its row alone
-            result = "failed"
-            await self._put_off(lane, row, error)
-        finally:
-            self._count(settled=int(result in _SETTLED))
-            taken = self._clock.monotonic() - began
-            job = "" if lane.jobs is None else lane.jobs.label(row)
-            self._signals.emit(WorkSettled(row.queue, row.kind, result, taken, job))
-
-    async def _put_off(self, lane: Lane, row: ClaimedRow, error: Exception) -> None:
-        """What broke is not the author's function, so that its budget says nothing: ours ends in quarantine."""
-        attempt, backoff = row.attempt + 1, self._settings.backoff
-        verdict = classify(error, rules=_RULES, attempt=attempt)
-        over = backoff.spent(attempt, age=row.age)
-        if over:
-            verdict = spent(verdict, attempt)
-            work = store.quarantine_claimed(self._schema, row.id, row.token, verdict=verdict, attempt=attempt)
-        else:
-            wait = backoff.delay(attempt, chance=(row.token * 0x9E37_79B1 & 0xFFFF) / 0x10000)
-            work = store.delay_again(self._schema, row.id, row.token, verdict=verdict, attempt=attempt, run_in=wait)
-        try:
-            ours = await at_once(self._manager, work)
-        except Unavailable:
+        if not rows:
             return
-        if not ours:
-            self._signals.emit(LateWriteRefused("work", 1))
-        elif over and lane.jobs is not None:
-            kind, job = str(verdict.failure), lane.jobs.label(row)
-            self._signals.emit(JobQuarantined(row.queue, job, kind, verdict.code, verdict.reason))
-        self._signals.emit(TaskFailed(f"work:{row.queue}", verdict.error_type, verdict.reason))
+        self._signals.emit(WorkClaimed(lane.queue, len(rows)))
+        self._hands.take(lane, lease, rows)
 
-    def _count(self, *, settled: int = 0, given_back: int = 0, abandoned: int = 0) -> None:
-        self._settled_rows += settled
-        self._given_back += given_back
-        self._abandoned += abandoned
+    def _look(self) -> None:
+        """Rows have left: whoever waits for a free slot, or for the last of them, looks again."""
+        now = self._clock.monotonic()
+        if self._draining or any(lane.due(now) for lane in self._lanes.values()):
+            self._woken.set()
 
     # --- repair and end -----------------------------------------------------------------------------------------
 
@@ -335,14 +288,14 @@ class Claimer:
             return
         async with self._claiming:
             for name in tuple(self._former):
-                running = any(held.worker == name for held in self._in_hand())
+                running = any(held.worker == name for held in self._hands.rows)
                 await self._give_back_strays(name)
                 if not running:
                     self._former.discard(name)
 
     async def _give_back_strays(self, worker: str) -> None:
         rows = await at_once(self._manager, store.held_by(self._schema, worker))
-        here = {held.row.token for held in self._in_hand()}
+        here = {held.row.token for held in self._hands.rows}
         strays = [pair for pair in rows if pair[1] not in here]
         count = await at_once(self._manager, store.give_back(self._schema, strays)) if strays else 0
         if count:
@@ -351,9 +304,11 @@ class Claimer:
             self._woken.set()
 
     async def _drain(self) -> None:
+        self._draining = True
         self._chores.close()
-        while tasks := [held.task for held in self._in_hand()]:
-            await asyncio.wait(tasks)
+        while self._hands.rows:
+            self._woken.clear()
+            await self._woken.wait()
 
     async def _stop_tasks(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -363,9 +318,11 @@ class Claimer:
 
     async def _let_go(self, keepers: Sequence[asyncio.Task[None]]) -> None:
         """Cancel, give back, release; each step bounded. What is not done is recovered when the lease runs out."""
-        await self._stop_tasks([*keepers, *(held.task for held in self._in_hand())])
-        stuck = self._in_hand()
-        self._count(abandoned=len(stuck))
+        self._hands.withdraw("interrupted")
+        await self._stop_tasks([*keepers, *(held.task for held in self._hands.rows if held.task is not None)])
+        self._hands.leave_unwritten()
+        stuck = self._hands.rows
+        self._abandoned += len(stuck)
         lease, self._lease = self._lease, None
         if lease is None or not lease.held:
             return
@@ -375,7 +332,7 @@ class Claimer:
                 running = {held.row.token for held in stuck}
                 unfinished = [pair for pair in rows if pair[1] not in running]
                 count = await at_once(self._manager, store.give_back(self._schema, unfinished)) if unfinished else 0
-                self._count(given_back=count)
+                self._given_back += count
                 if not stuck:
                     await self._keeper.release_many([lease])
         except (Unavailable, TimeoutError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import seconds
-from postroad.errors import ContractError, LeaseLost, Unavailable
+from postroad.errors import ContractError
 from postroad.signals.catalog import (
     IntakePaused,
     IntakeResumed,
@@ -19,6 +20,7 @@ from postroad.signals.catalog import (
 )
 from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
+from postroad.work.completion import gone
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
 from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
@@ -78,8 +80,7 @@ class JobQueue:
         self._signals = signals
         self._clock = clock
         self._chance = chance
-        self._seats = asyncio.Semaphore(self.slots)
-        self._waiting: dict[int, float] = {}
+        self._waiting: OrderedDict[int, tuple[ClaimedRow, float]] = OrderedDict()
         self._active: dict[int, Attempt] = {}
         self._lost: dict[int, None] = {}
         self._down: set[str] = set()
@@ -91,6 +92,8 @@ class JobQueue:
         }
         self._mean = 0.0
         self._measured = 0
+        self.begin: Callable[[int], asyncio.Task[None] | None] = lambda _: None
+        """Set by the claimer: starts the run of the row that has that token."""
 
     # --- what the claimer asks and says -----------------------------------------------------------------------------
 
@@ -134,13 +137,13 @@ class JobQueue:
         attempt.grip.cancelled = reason
         attempt.stop_at = self._clock.monotonic() + GRACE.total_seconds()
 
-    def withdrawn(self, *, patience: float = PATIENCE.total_seconds()) -> list[int]:
-        """The tokens of rows that have waited for a slot for longer than that; they are not begun any more."""
+    def withdrawn(self, *, patience: float = PATIENCE.total_seconds()) -> list[ClaimedRow]:
+        """The rows that have waited for a slot for longer than that; they are not begun any more."""
         before = self._clock.monotonic() - patience
-        tokens = [token for token, since in self._waiting.items() if since <= before]
-        for token in tokens:
-            del self._waiting[token]
-        return tokens
+        rows = [row for row, since in self._waiting.values() if since <= before]
+        for row in rows:
+            del self._waiting[row.token]
+        return rows
 
     def overdue(self) -> list[tuple[ClaimedRow, Ending]]:
         """Stop what is to be stopped, and give up what does not end: its slot is free, its row the caller's to end.
@@ -159,26 +162,43 @@ class JobQueue:
         runner = attempt.runner
         assert runner is not None
         attempt.give_up()
-        self._leave(attempt)
+        self.leave(attempt.row.token)
         reason = "it goes on although it was told to stop; its slot is open again, and its result changes nothing"
         self._signals.emit(TaskFailed(f"job:{runner.job.name}", "Stuck", reason))
         return self._judged(attempt, runner.overtime())
 
     # --- one row ----------------------------------------------------------------------------------------------------
 
-    async def run(self, row: ClaimedRow) -> str:
-        """See `work.Handler.run`; ok, failed or cancelled.
+    def accept(self, rows: Sequence[ClaimedRow]) -> None:
+        """Begin these rows, each as soon as it has a slot."""
+        now = self._clock.monotonic()
+        for row in rows:
+            self._waiting[row.token] = (row, now)
+        self._fill()
+
+    def leave(self, token: int) -> None:
+        """What ran under that token has ended, or is left alone: its slot is open."""
+        if self._active.pop(token, None) is not None:
+            self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._active) < self.slots:
+            token, (row, _) = self._waiting.popitem(last=False)
+            attempt = self._active[token] = Attempt(row, now=self._clock.monotonic())
+            attempt.task = self.begin(token)
+
+    async def run(self, row: ClaimedRow) -> str | Finish:
+        """See `work.Handler.run`; it has its slot, and leaves it before anything is written about its end.
 
         Raises:
             LeaseLost: another worker has the row, or it was given up here.
             Unavailable: the row could not be run now; it is given back, uncharged.
         """
-        await self._seat(row)
-        attempt = self._active[row.token] = Attempt(row, now=self._clock.monotonic())
+        attempt = self._active[row.token]
         try:
             ending = await self._attempted(attempt)
         finally:
-            self._leave(attempt)
+            self.leave(row.token)
         grip = attempt.grip
         if grip is not None and grip.fenced:
             raise grip.gone()
@@ -186,22 +206,7 @@ class JobQueue:
             raise grip.refused()
         if grip is not None and grip.finished:
             return "ok"
-        return await self.settle(row, ending)
-
-    async def _seat(self, row: ClaimedRow) -> None:
-        self._waiting[row.token] = self._clock.monotonic()
-        try:
-            await self._seats.acquire()
-        except BaseException:
-            self._waiting.pop(row.token, None)
-            raise
-        if self._waiting.pop(row.token, None) is None:  # It goes back to the table.
-            self._seats.release()
-            raise Unavailable("PR304", f"row {row.id} of work waited too long for a slot")
-
-    def _leave(self, attempt: Attempt) -> None:
-        if self._active.pop(attempt.row.token, None) is not None:
-            self._seats.release()
+        return _finish(row, ending) or await self._put_away(row, ending)
 
     async def _attempted(self, attempt: Attempt) -> Ending:
         row = attempt.row
@@ -227,8 +232,6 @@ class JobQueue:
             return self._judged(attempt, error)
         except Exception as error:  # noqa: BLE001 - the border around the author's function
             return await self._asked(attempt, error, self._judged(attempt, error))
-        finally:
-            self._took(self._clock.monotonic() - attempt.began)
         return HANDLED
 
     def _runner(self, row: ClaimedRow) -> Runner:
@@ -241,7 +244,8 @@ class JobQueue:
             )
         return runner
 
-    def _took(self, taken: float) -> None:
+    def took(self, taken: float) -> None:
+        """A run took so many seconds, with what was written about it alone."""
         self._measured += 1
         self._mean += (taken - self._mean) * max(_WEIGHT, 1 / self._measured)
 
@@ -282,18 +286,34 @@ class JobQueue:
 
     # --- its end ----------------------------------------------------------------------------------------------------
 
-    async def settle(self, row: ClaimedRow, ending: Ending) -> str:
-        """Write how a row ended, fenced; ok, failed or cancelled.
+    def put(self, finish: Finish, told: Callable[[Exception | None], None]) -> None:
+        """Write that a row has ended; see `Completions.put`."""
+        self._completions.put(finish, told)
+
+    def forget(self) -> None:
+        """Write no more ends; see `Completions.forget`."""
+        self._completions.forget()
+
+    async def settle(self, row: ClaimedRow, ending: Ending) -> None:
+        """Write how a row ended, fenced.
 
         Raises:
             LeaseLost: another worker has the row.
             Unavailable: the database is away.
         """
-        if ending.verdict is None or ending.became is Became.DROPPED:
-            finish = Finish(row.id, row.token, ending.became, ending.reason or None)
-            if not await self._completions.put(finish):
-                raise _gone(row)
-            return "cancelled" if ending.became is Became.CANCELLED else "ok"
+        finish = _finish(row, ending)
+        if finish is None:
+            await self._put_away(row, ending)
+            return
+        written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.put(finish, lambda error: None if written.done() else written.set_result(error))
+        error = await written
+        if error is not None:
+            raise error
+
+    async def _put_away(self, row: ClaimedRow, ending: Ending) -> str:
+        """Put a row off or into quarantine, by a statement of its own."""
+        assert ending.verdict is not None
         if ending.became is Became.DELAYED:
             work = store.delay_again(
                 self._manager.schema, row.id, row.token, verdict=ending.verdict, attempt=ending.attempt,
@@ -305,7 +325,7 @@ class JobQueue:
             )
         if not await at_once(self._manager, work):
             self._signals.emit(LateWriteRefused("work", 1))
-            raise _gone(row)
+            raise gone(row.id)
         self._tell(row, ending)
         return "failed"
 
@@ -323,8 +343,11 @@ class JobQueue:
             self._signals.emit(JobQuarantined(self.queue, name, kind, verdict.code, verdict.reason))
 
 
-def _gone(row: ClaimedRow) -> LeaseLost:
-    return LeaseLost("PR401", f"row {row.id} of work was claimed by another worker; this run changes nothing")
+def _finish(row: ClaimedRow, ending: Ending) -> Finish | None:
+    """The end of a row that is done with; None where it is put off or into quarantine."""
+    if ending.verdict is not None and ending.became is not Became.DROPPED:
+        return None
+    return Finish(row.id, row.token, str(ending.became), ending.reason or None)
 
 
 def _cancelled() -> bool:

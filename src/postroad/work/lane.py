@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from postroad.leases import Lease
     from postroad.work.jobs import JobQueue
+    from postroad.work.running import Finish
     from postroad.work.settings import WorkSettings
     from postroad.work.store import ClaimedRow, Position
 
-_MOST: Final = 100  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_MOST: Final = 300  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
 _PRIORITIES: Final = 64  # Beyond so many, claims look from the front again: each costs a scan of its own.
 _LONGEST_HOLD: Final = 30.0  # Seconds.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
@@ -32,8 +34,10 @@ class Handler(Protocol):
         """How many rows it runs at once in this process."""
         ...
 
-    async def run(self, row: ClaimedRow) -> str | None:
+    async def run(self, row: ClaimedRow) -> str | Finish | None:
         """Run `row` and settle it through the store, fenced, in a transaction of its own; None is ok.
+
+        A queue of jobs returns a `Finish` where the row's end is to be written with those of others.
 
         Cancellation means stop at once and settle nothing: the lease was lost, or the grace period is over. What it
         raises is unexpected: the row is put off (given back uncharged for `Unavailable`), and the error reported.
@@ -41,13 +45,23 @@ class Handler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InHand:
-    """A row that runs here, under the worker lease of that name."""
+    """A row that was claimed under that lease, until it has its outcome: its slot, its run, the writing of its end."""
 
     row: ClaimedRow
-    worker: str
-    task: asyncio.Task[None]
+    lease: Lease
+    task: asyncio.Task[None] | None = None
+    """What runs it; None while it waits for a slot."""
+    ending: Finish | None = None
+    """Its end, once it has run and while that is being written."""
+    taken: float = 0.0
+    """How many seconds it ran, once it has."""
+
+    @property
+    def worker(self) -> str:
+        """The lease's name."""
+        return self.lease.name
 
 
 class Lane:

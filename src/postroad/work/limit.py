@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Limited(Protocol):
@@ -26,13 +26,17 @@ class TimeLimit:
         self._waits: dict[Limited, _Wait] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def within(self, work: Awaitable[None], *, told: Limited) -> None:
+    async def within(
+        self, work: Awaitable[None], *, told: Limited, task: asyncio.Task[Any] | None = None
+    ) -> None:  # fmt: skip
         """Await `work`, and cancel it at the limit; `told.limited` is set before. Any number at once, each its own.
+
+        `task` is the current one, where it is known: to ask for it costs a system call.
 
         Raises:
             TimeoutError: it was cancelled at the limit, also where it swallowed that and returned.
         """
-        task = asyncio.current_task()
+        task = task or asyncio.current_task()
         assert task is not None
         loop, before = task.get_loop(), task.cancelling()
         wait = self._waits[told] = _Wait(task, loop.time() + self._seconds)

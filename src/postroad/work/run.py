@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, cast
 from typing_extensions import TypeVar, override
 
 from postroad.errors import LeaseLost, Unavailable, UsageError
+from postroad.events.cause import Cause
 from postroad.failures import Cancel
 from postroad.leases.hold import TTL
 from postroad.signals.catalog import LateWriteRefused
@@ -192,7 +193,7 @@ class _Told:
     @property
     def correlation_id(self) -> str:
         """The story that it belongs to: that of whatever enqueued it, else its own."""
-        return str(self.grip.row.wire.headers.get("correlation") or self.own_id)
+        return self.cause.correlation
 
     @property
     def causation_id(self) -> str | None:
@@ -203,7 +204,13 @@ class _Told:
     @property
     def own_id(self) -> str:
         """What it is called where it is the cause of something."""
-        return f"job:{self.id}"
+        return f"job:{self.grip.row.id}"
+
+    @property
+    def cause(self) -> Cause:
+        """What the publishes and jobs of its function are caused by."""
+        own = f"job:{self.grip.row.id}"
+        return Cause(str(self.grip.row.wire.headers.get("correlation") or own), own)
 
     @property
     def cancelled(self) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 QUERIES: Final = queries("postroad.work", "running.sql")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish:
     """How a claimed row ended."""
 

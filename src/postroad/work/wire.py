@@ -20,7 +20,7 @@ _BROKERS: Final = re.compile("x-(?:death|delivery-count|acquired-count|(?:first|
 _MARKS: Final = frozenset({"$bytes", "$text", "$time", "$decimal", "$float", "$table"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # Not frozen: that would cost every row four times as much.
 class Wire:
     """A message as it travelled: body and properties, byte for byte, so that it keeps its identity.
 

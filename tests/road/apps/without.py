@@ -239,8 +239,8 @@ def no_suspicion() -> None:
     """Whoever ran when its worker died is charged for it."""
     text = work.QUERIES.text("recover", SCHEMA)
     for mechanism, instead in (
-        ("attempt + CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END", "attempt + 1"),
-        ("suspect + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END", "0"),
+        ("CASE WHEN suspect > 0 OR kind = 'delivery' THEN 1 ELSE 0 END", "1"),
+        ("least(suspect, 2147483646) + CASE kind WHEN 'delivery' THEN 0 ELSE 1 END", "0"),
     ):
         assert mechanism in text
         text = text.replace(mechanism, instead)

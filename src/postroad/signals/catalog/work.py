@@ -18,12 +18,16 @@ class WorkClaimed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class WorkSettled(Signal):
-    """A claimed row reached its outcome: ok, failed, cancelled, interrupted or lease_lost; of a job with its name."""
+    """Claimed rows that ended within one turn of the loop, alike: ok, failed, cancelled, interrupted or lease_lost.
+
+    `seconds` is how long each ran; `job` is the name of a job.
+    """
 
     queue: str
     kind: str
     result: str
-    seconds: float
+    count: int
+    seconds: tuple[float, ...] = ()
     job: str = ""
 
 
