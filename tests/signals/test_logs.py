@@ -145,11 +145,11 @@ def _states(name: str) -> list[StrEnum]:
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])
-def test_a_job_that_ends_well_is_one_line_at_debug_and_none_at_info(
+def test_jobs_that_end_well_are_one_line_at_debug_and_none_at_info(
     logger: logging.Logger, level: int, lines: int
 ) -> None:
     logger.setLevel(level)
-    LogSink(logger)(WorkSettled("reports", "job", "ok", 0.5, "reports.render"))
+    LogSink(logger)(WorkSettled("reports", "job", "ok", 1, (0.5,), "reports.render"))
     (kept,) = logger.handlers
-    said = "work_settled queue=reports kind=job result=ok seconds=0.5 job=reports.render"
+    said = "work_settled queue=reports kind=job result=ok count=1 seconds=[0.5] job=reports.render"
     assert [record.getMessage() for record in kept.records] == [said] * lines
