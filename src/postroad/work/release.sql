@@ -20,8 +20,8 @@ WITH made AS (
         (id, queue, kind, key, state, priority, run_at, due, attempt, event_type, body, content_type, headers, exchange,
          routing_key, history)
     SELECT nextval('{schema}.work_id'), queue, CASE kind WHEN 'job' THEN 'job' ELSE 'retry' END, key, 'ready',
-        CASE kind WHEN 'job' THEN coalesce((headers ->> 'priority')::smallint, 0) ELSE 0 END, clock_timestamp(),
-        CASE kind WHEN 'job' THEN clock_timestamp() END, 0, event_type, body, content_type,
+        CASE kind WHEN 'job' THEN coalesce((headers ->> 'priority')::smallint, 0) ELSE 0 END, statement_timestamp(),
+        CASE kind WHEN 'job' THEN statement_timestamp() END, 0, event_type, body, content_type,
         CASE kind WHEN 'job' THEN headers - 'priority' ELSE headers END, exchange, routing_key,
         (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
                 WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
