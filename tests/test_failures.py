@@ -25,7 +25,6 @@ from postroad.errors import (
 )
 from postroad.failures import (
     CODE_ERROR_ATTEMPTS,
-    LONGEST_REASON,
     Drop,
     FailureClass,
     OutcomeUnknown,
@@ -35,6 +34,7 @@ from postroad.failures import (
     Verdict,
     classify,
 )
+from postroad.foreign import LONGEST_REASON
 
 SECRET = "4111-1111-1111-1111"
 NONE = Rules()

@@ -15,20 +15,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 from postroad.clock import seconds
 from postroad.errors import ContractError, LeaseLost, PostroadError, Unavailable, UsageError
-from postroad.places import place
+from postroad.foreign import attribute, clean, described, is_lost, sqlstate, type_name
 
 CODE_ERROR_ATTEMPTS: Final = 3
 """A code error is tried this often (a deployment may be under way) before it is quarantined."""
-
-LONGEST_REASON: Final = 500
-"""Longer reasons of authors are cut."""
 
 T = TypeVar("T")
 Kind = type[T]
 
 _CODE_ERRORS: Final = (TypeError, KeyError, AttributeError, NameError, AssertionError, UsageError)
-_SQLSTATE: Final = re.compile(r"[0-9A-Z]{5}")
-_IDENTIFIER: Final = re.compile(r"[\w.$-]{1,63}")
 _LOST_STATES: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05", "53300"})
 _NO_RIGHT: Final = "42501"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -236,7 +231,7 @@ def _classify(error: BaseException, rules: Rules, attempt: int, *, depth: int) -
         failure=finding.failure,
         code=finding.code,
         reason=finding.reason,
-        error_type=_type_name(error),
+        error_type=type_name(error),
         fingerprint="",
         retry_after=finding.retry_after,
         connection_lost=finding.connection_lost,
@@ -247,14 +242,14 @@ def _classify(error: BaseException, rules: Rules, attempt: int, *, depth: int) -
 
 def _find(error: BaseException, rules: Rules, attempt: int) -> _Finding:
     if not isinstance(error, Exception):
-        return _Finding(FailureClass.INTERRUPTED, "interrupted", f"{_type_name(error)} ended it")
+        return _Finding(FailureClass.INTERRUPTED, "interrupted", f"{type_name(error)} ended it")
     for link in _chain(error):
         found = _ours(link) or _ruled(link, rules, error) or _foreign(link, error)
         if found is not None:
             return found
     if isinstance(error, _CODE_ERRORS):
         return _code_error(error, attempt)
-    return _Finding(FailureClass.TRANSIENT, "other", _described(error))
+    return _Finding(FailureClass.TRANSIENT, "other", described(error))
 
 
 def spent(verdict: Verdict, attempt: int) -> Verdict:
@@ -275,7 +270,7 @@ def died(attempt: int) -> Verdict:
 def sqlstates(error: BaseException) -> Iterator[str]:
     """The SQLSTATEs of `error` and of what it was raised from or wraps, outermost first."""
     for link in _chain(error):
-        state = _sqlstate(link)
+        state = sqlstate(link)
         if state is not None:
             yield state
 
@@ -292,28 +287,28 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         # asyncio.timeout raises its TimeoutError from a CancelledError, which then says nothing about us.
         if link is error or not isinstance(link, asyncio.CancelledError):
             yield link
-        waiting += [_attribute(link, "orig"), link.__cause__]
+        waiting += [attribute(link, "orig"), link.__cause__]
 
 
 def _ours(link: BaseException) -> _Finding | None:
     if isinstance(link, LeaseLost):
-        return _Finding(FailureClass.INTERRUPTED, link.code, _clean(link))
+        return _Finding(FailureClass.INTERRUPTED, link.code, clean(link))
     # A right that is missing is an answer of a database that is there: judged by the driver's error behind it.
-    if isinstance(link, Unavailable) and _attribute(link.__cause__, "sqlstate") != _NO_RIGHT:
-        return _Finding(FailureClass.DEPENDENCY_DOWN, link.code, _clean(link), connection_lost=True)
+    if isinstance(link, Unavailable) and attribute(link.__cause__, "sqlstate") != _NO_RIGHT:
+        return _Finding(FailureClass.DEPENDENCY_DOWN, link.code, clean(link), connection_lost=True)
     if isinstance(link, ContractError):
-        return _Finding(FailureClass.QUARANTINE, link.code, _clean(link))
+        return _Finding(FailureClass.QUARANTINE, link.code, clean(link))
     return None
 
 
 def _ruled(link: BaseException, rules: Rules, outer: BaseException) -> _Finding | None:
     """The most specific of the author's rules and decisions; their order breaks ties."""
     of_link = type(link).__mro__
-    said = _clean(link.reason) if isinstance(link, _Decision) else ""
-    named = said or _described(link, outer=outer)
+    said = clean(link.reason) if isinstance(link, _Decision) else ""
+    named = said or described(link, outer=outer)
     after = link.after if isinstance(link, Retry | Snooze) else None
     candidates = [
-        *((given, _Finding(FailureClass.DROP, "rule", _clean(reason))) for given, reason in rules.drop.items()),
+        *((given, _Finding(FailureClass.DROP, "rule", clean(reason))) for given, reason in rules.drop.items()),
         *((given, _Finding(FailureClass.QUARANTINE, "rule", named)) for given in rules.quarantine),
         *(
             (given, _Finding(FailureClass.DEPENDENCY_DOWN, "rule", named, dependency=dependency))
@@ -333,80 +328,21 @@ def _ruled(link: BaseException, rules: Rules, outer: BaseException) -> _Finding 
 
 def _foreign(link: BaseException, outer: BaseException) -> _Finding | None:
     """What drivers raise, told by its attributes and names."""
-    state = _sqlstate(link)
+    state = sqlstate(link)
     if state is not None:
         lost = state.startswith("08") or state in _LOST_STATES
-        return _Finding(FailureClass.TRANSIENT, state, _described(link, state, outer=outer), connection_lost=lost)
-    if _lost(link):
-        return _Finding(FailureClass.TRANSIENT, "other", _described(link, outer=outer), connection_lost=True)
+        return _Finding(FailureClass.TRANSIENT, state, described(link, state, outer=outer), connection_lost=lost)
+    if is_lost(link):
+        return _Finding(FailureClass.TRANSIENT, "other", described(link, outer=outer), connection_lost=True)
     return None
 
 
 def _code_error(error: BaseException, attempt: int) -> _Finding:
     code = error.code if isinstance(error, PostroadError) else "code"
-    reason = _clean(error) if isinstance(error, PostroadError) else _described(error)
+    reason = clean(error) if isinstance(error, PostroadError) else described(error)
     if attempt >= CODE_ERROR_ATTEMPTS:
         return _Finding(FailureClass.QUARANTINE, code, reason)
     return _Finding(FailureClass.TRANSIENT, code, reason)
-
-
-def _sqlstate(link: BaseException) -> str | None:
-    """The SQLSTATE that asyncpg and psycopg (``sqlstate``) or psycopg2 (``pgcode``) put on their errors."""
-    for name in ("sqlstate", "pgcode"):
-        value = _attribute(link, name)
-        if isinstance(value, str) and _SQLSTATE.fullmatch(value):
-            return value
-    return None
-
-
-def _lost(link: BaseException) -> bool:
-    """Whether an error without an SQLSTATE looks like a connection that was lost or could not be made."""
-    if isinstance(link, OSError):
-        return link.filename is None  # with a file's name it is about a file
-    if _attribute(link, "connection_invalidated") is True:  # SQLAlchemy
-        return True
-    driver = type(link).__module__.partition(".")[0]
-    kind = type(link).__name__
-    if driver == "asyncpg" and kind == "InterfaceError":
-        return any(said in _message(link) for said in ("is closed", "is closing", "released back to the pool"))
-    return driver in {"psycopg", "psycopg2"} and kind in {"OperationalError", "InterfaceError"}
-
-
-def _described(error: BaseException, state: str | None = None, *, outer: BaseException | None = None) -> str:
-    """Type, SQLSTATE, the names of what in the schema it is about, and the place; never the message."""
-    names = [
-        f"{label} {value}"
-        for label in ("constraint", "table", "column")
-        if isinstance(value := _of_schema(error, f"{label}_name"), str) and _IDENTIFIER.fullmatch(value)
-    ]
-    about = f" ({', '.join(names)})" if names else ""
-    return _clean(" ".join(filter(None, [_type_name(error), state])) + about + f" in {place(error, outer=outer)}")
-
-
-def _of_schema(error: BaseException, name: str) -> object:
-    direct = _attribute(error, name)
-    return direct if direct is not None else _attribute(_attribute(error, "diag"), name)
-
-
-def _attribute(thing: object, name: str) -> Any:
-    try:
-        return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - a foreign property may raise anything; it then tells nothing
-        return None
-
-
-def _message(error: BaseException) -> str:
-    """A foreign message, to look for words in and never to keep."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
-        return ""
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return _clean(name)[:200]
 
 
 def _place(error: BaseException) -> str:
@@ -423,9 +359,3 @@ def _place(error: BaseException) -> str:
 def _fingerprint(verdict: Verdict, error: BaseException) -> str:
     parts = (verdict.failure, verdict.code, verdict.error_type, _place(error))
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-def _clean(text: object) -> str:
-    """One line of printable characters, cut: it goes to logs, terminals and tables."""
-    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[: 4 * LONGEST_REASON])
-    return " ".join(printable.split())[:LONGEST_REASON]

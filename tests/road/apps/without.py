@@ -198,8 +198,8 @@ def no_ownership() -> None:
 
 def no_discretion() -> None:
     """Reasons repeat what foreign errors say."""
-    described = failures._described
-    failures._described = lambda error, state=None: f"{described(error, state)}: {error}"
+    described = failures.described
+    failures.described = lambda error, state=None, **more: f"{described(error, state, **more)}: {error}"
 
 
 def no_doubt() -> None:
