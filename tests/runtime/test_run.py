@@ -410,7 +410,7 @@ def test_a_health_port_that_is_taken_is_one_line(runtime_url: str, vhost: str) -
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("nowhere:app", "no 'nowhere'"), ("orders", "package.module:name"), ("orders:nothing", "is nothing"),
+        ("nowhere:app", "no 'nowhere'"), ("orders", "write 'orders:app'"), ("orders:nothing", "is nothing"),
         ("orders:MODE", "a str"), ("broken:app", "ZeroDivisionError"), ("twice:app", "PR104"),
     ],
 )  # fmt: skip
