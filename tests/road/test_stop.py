@@ -64,7 +64,7 @@ def end_both(road: Road, board: Running, dispatcher: Running) -> None:
 
 def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
     given = {"POSTROAD_GRACE_SECONDS": str(GRACE), **LEASES, **settings}
-    receipts = []
+    receipts, met = [], 0
     for time_ in range(load.times):
         board, dispatcher = road.board(**given), road.dispatcher(**given)
         before, first = sum(road.seen().values()), time_ * load.events
@@ -74,7 +74,10 @@ def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
         until(lambda board=board: load.is_under_way(board))  # type: ignore[misc]
         end_both(road, board, dispatcher)
         receipts.append(board.wait_for("shutdown_receipt"))
-        assert before < sum(road.seen().values()) < first + load.events
+        seen = sum(road.seen().values())
+        assert before < seen
+        met += seen < first + load.events
+    assert met > 0  # Most stops come in the midst of the load; a quick machine may be done with it now and then.
     # Where deliveries are claimed a consumer may be caught between two claims, but not every time.
     assert sum(receipt["finished"] for receipt in receipts) > 0
     assert sum(receipt["given_back"] for receipt in receipts) > 0
