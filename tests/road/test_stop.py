@@ -66,8 +66,8 @@ def stop_and_start_under_load(road: Road, load: Load, **settings: str) -> None:
     given = {"POSTROAD_GRACE_SECONDS": str(GRACE), **LEASES, **settings}
     receipts, met = [], 0
     for time_ in range(load.times):
-        board, dispatcher = road.board(**given), road.dispatcher(**given)
         before, first = sum(road.seen().values()), time_ * load.events
+        board, dispatcher = road.board(**given), road.dispatcher(**given)
         for part in range(5):
             numbers = range(first + part * load.events // 5, first + (part + 1) * load.events // 5)
             road.publish(numbers, act=load.act)
