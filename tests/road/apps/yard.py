@@ -57,7 +57,7 @@ def weigh(request: Move, run: BlockingRun) -> None:
     """The same on a thread."""
     act, _, argument = request.act.partition(":")
     if act == "wait":
-        time.sleep(float(argument))
+        time.sleep(float(argument))  # so long the job lasts: tests stop it in its midst
     with run.transaction(finish=True) as tx:
         tx.execute("INSERT INTO seen (number, process) VALUES (%s, %s)", (request.number, os.getpid()))
 
