@@ -72,11 +72,12 @@ def entries(schema: str, chosen: Chosen, *, limit: int) -> Pipeline[Sequence[Ent
     args = (chosen.subject, chosen.act, chosen.by, chosen.since, limit)
     rows = yield QUERIES.statement("entries", schema, *args)
     return [
-        Entry(*(row[name] for name in _PLAIN), _object(row["before"]), _object(row["after"])) for row in rows
+        Entry(
+            row["id"], row["at"], row["by"], row["act"], row["subject"], row["items"], row["reason"],
+            _object(row["before"]), _object(row["after"]),
+        )
+        for row in rows
     ]  # fmt: skip
-
-
-_PLAIN: Final = ("id", "at", "by", "act", "subject", "items", "reason")
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:
