@@ -22,6 +22,7 @@ from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
 from postroad.work.completion import gone
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
+from postroad.work.planned import too_late
 from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
 from postroad.work.running import Finish
@@ -212,6 +213,9 @@ class JobQueue:
         row = attempt.row
         if row.cancelled is not None:
             return cancelled(row.cancelled)
+        late = too_late(row)
+        if late is not None:
+            return cancelled(late)
         try:
             runner = self._runner(row)
             if row.attempt >= runner.job.retry.attempts:
