@@ -22,7 +22,7 @@ from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
 from postroad.work.completion import gone
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
-from postroad.work.planned import too_late
+from postroad.work.planned import too_late, tuned
 from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
 from postroad.work.running import Finish
@@ -246,7 +246,8 @@ class JobQueue:
             raise ContractError(
                 "PR513", f"queue {self.queue!r} has no job {shown} here; declare it, then release the row"
             )
-        return runner
+        job = tuned(runner.job, row.wire.headers)
+        return runner if job is runner.job else Runner(job, runner.transactions)
 
     def took(self, taken: float) -> None:
         """A run took so many seconds, with what was written about it alone."""

@@ -36,12 +36,13 @@ CREATE TABLE {schema}.schedule (
 CREATE INDEX schedule_next ON {schema}.schedule (app, next_at) WHERE next_at IS NOT NULL;
 
 -- One run of a schedule, or the reason why there is none. A manual one is known by its request, in `key`. While it is
--- started, `work_id` is its row of work, and `until` when all its attempts together are over.
+-- started, `work_id` is its row of work.
 CREATE TABLE {schema}.occurrence (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     schedule   uuid        NOT NULL,
     due        timestamptz NOT NULL,
     kind       text        NOT NULL CHECK (kind IN ('scheduled', 'manual', 'backfill')),
+    request    text        NOT NULL DEFAULT '',
     key        text        NOT NULL,
     state      text        NOT NULL CHECK (state IN
         ('pending', 'queued', 'started', 'succeeded', 'failed', 'missed', 'skipped', 'cancelled')),
@@ -53,7 +54,6 @@ CREATE TABLE {schema}.occurrence (
     tz_version text,
     queue      text,
     work_id    bigint,
-    until      timestamptz,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     started_at timestamptz,
     ended_at   timestamptz,
@@ -64,7 +64,7 @@ CREATE TABLE {schema}.occurrence (
 );
 CREATE UNIQUE INDEX occurrence_key ON {schema}.occurrence (key) WHERE kind <> 'scheduled';
 CREATE INDEX occurrence_open ON {schema}.occurrence (schedule) WHERE state IN ('pending', 'queued', 'started');
-CREATE INDEX occurrence_started ON {schema}.occurrence (until) WHERE state = 'started';
+CREATE INDEX occurrence_started ON {schema}.occurrence (id) WHERE state = 'started';
 CREATE INDEX occurrence_age ON {schema}.occurrence USING brin (created_at);
 
 -- A range of past due times that somebody wants run; `cursor` is how far it has come.
