@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cronsim import CronSim, CronSimError
 
 from postroad.errors import UsageError
-from postroad.schedules.zones import DAY, instant, seconds_of, spans
+from postroad.schedules.zones import DAY, Span, instant, seconds_of, spans
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -124,6 +124,11 @@ class Cron:
             day = max(day, match - 1)
         return None
 
+    def count(self, after: datetime, until: datetime, zone: ZoneInfo) -> int:
+        """How many due instants are in (`after`, `until`]."""
+        least, most = seconds_of(after) + 1, seconds_of(until) + 1
+        return sum(self._due_in(span, least, most) for day in range(least // DAY, most // DAY + 1) for span in spans(zone, day))
+
     def matches(self, day: date) -> bool:
         """Whether it has times on that date of the zone's calendar."""
         return self._daily or (day.month in self._rule.months and self._rule.match_day(day))
@@ -167,6 +172,35 @@ class Cron:
             if wall is not None:
                 return wall - span.offset
         return None
+
+    def _due_in(self, span: Span, least: int, most: int) -> int:
+        """How many are due in the part of a span that lies in [least, most)."""
+        start, end, moved = max(span.start, least), min(span.end, most), 0
+        if self.fixed:
+            if span.gap and least <= span.start < most:
+                missing = self._first(span.start + span.before, span.start + span.offset)
+                moved = int(missing is not None and self._first(span.start + span.offset, span.start + span.offset + 1) is None)
+            start = max(start, span.repeats_until)
+        return moved + (self._count(start + span.offset, end + span.offset) if start < end else 0)
+
+    def _count(self, start: int, end: int) -> int:
+        """How many matching wall times are in [start, end)."""
+        first, last = -(-start // 60), -(-end // 60)
+        whole = len(self.hours) * len(self.minutes)
+        found = 0
+        for day in range(first // _AFTER_MIDNIGHT, last // _AFTER_MIDNIGHT + 1):
+            if self.matches(_date(day)):
+                noon = day * _AFTER_MIDNIGHT
+                upto = self._rank(last - noon) if last - noon < _AFTER_MIDNIGHT else whole
+                found += upto - self._rank(max(first - noon, 0))
+        return found
+
+    def _rank(self, minute: int) -> int:
+        """How many matching minutes of the day come before `minute`."""
+        hour, rest = divmod(minute, 60)
+        index = bisect_left(self.hours, hour)
+        here = index < len(self.hours) and self.hours[index] == hour
+        return index * len(self.minutes) + (bisect_left(self.minutes, rest) if here else 0)
 
     def _first(self, start: int, end: int) -> int | None:
         """The first matching wall time in [start, end): seconds since the epoch, as a clock would show them."""
@@ -317,7 +351,8 @@ def _step(text: str, place: _Field, item: str, step: int) -> int:
 def _reversed(place: _Field, low: int, high: int) -> str:
     if place is _WEEKDAY and high == 0:
         return f"Sunday is 7 at the end of a range: write {low}-7"
-    return f"write it as two: {low}-{place.most},{place.least}-{high}"
+    second = f"{place.least}-{high}" if high > place.least else f"{high}"
+    return f"write it as two: {low}-{place.most},{second}"
 
 
 def _hint(place: _Field, item: str) -> str:

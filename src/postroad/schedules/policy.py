@@ -126,13 +126,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """One run of a schedule, due at `due`; unique by (`due`, `kind`, `request`)."""
+    """One run of a schedule, due at `due`; unique by (`due`, `kind`)."""
 
     due: datetime
     """Its nominal time, aware, UTC; a manual one's is the time of its request."""
     kind: Kind = Kind.SCHEDULED
     request: str = ""
-    """The caller's id of a manual run or a backfill."""
+    """The caller's id of a manual run or a backfill; kept with it."""
     starts_at: datetime
     """The earliest start: `due` plus jitter; later after a pause. Deadlines count from it."""
     overlap: Overlap | None = None
@@ -144,9 +144,9 @@ class Occurrence:
     """Whether its run was asked to stop."""
 
     @property
-    def identity(self) -> tuple[datetime, Kind, str]:
+    def identity(self) -> tuple[datetime, Kind]:
         """What makes it this one."""
-        return self.due, self.kind, self.request
+        return self.due, self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +155,17 @@ class State:
 
     cursor: datetime
     """Every due time up to here has been decided; it only grows. A new or changed schedule's is that moment."""
-    paused: bool = False
+    paused_at: datetime | None = None
+    """Since when nothing scheduled starts; None while it is not paused."""
     waiting: tuple[Occurrence, ...] = ()
     """Recorded, not started: before their jittered time, or queued behind a run."""
     running: tuple[Occurrence, ...] = ()
     """Started, without an outcome: queued as work, running, or unknown."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing scheduled starts."""
+        return self.paused_at is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
