@@ -63,7 +63,7 @@ def tick(schema: str, office: Office, *, now: datetime | None = None, limit: int
     Raises:
         LeaseLost: PR401, the lease is another's by now: roll back.
     """
-    yield from _fenced(schema, office)
+    yield from fenced(schema, office)
     time, newest = yield from store.begin(schema, office.app)
     now = now or time
     if newest > office.release:
@@ -89,8 +89,12 @@ def tick(schema: str, office: Office, *, now: datetime | None = None, limit: int
     )  # fmt: skip
 
 
-def _fenced(schema: str, office: Office) -> Pipeline[None]:
-    """Nobody takes the lease over before the transaction has ended."""
+def fenced(schema: str, office: Office) -> Pipeline[None]:
+    """Nobody takes the scheduler's lease over before the transaction has ended.
+
+    Raises:
+        LeaseLost: PR401, somebody has: roll back.
+    """
     if office.lease.name not in (yield from fence(schema, [office.lease])):
         raise LeaseLost(
             "PR401", f"the lease {office.lease.name!r} is another process's by now; this tick changes nothing"

@@ -12,7 +12,7 @@ from uuid import UUID
 from postroad import audit
 from postroad.schedules import decide
 from postroad.schedules.policy import Act, Kind
-from postroad.schedules.store import New, state_of
+from postroad.schedules.store import Change, New, state_of
 
 if TYPE_CHECKING:
     from postroad.schedules.policy import Decision, Occurrence, Plan, Step
@@ -52,7 +52,7 @@ class Sheet:
 
     now: datetime
     new: list[New] = field(default_factory=list)
-    changes: list[tuple[int, str, str | None]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     cancels: list[tuple[int, str]] = field(default_factory=list)
     """Rows of work to be cancelled, and why."""
@@ -66,7 +66,7 @@ class Sheet:
 
         Nothing is noted before all of it is decided: what is raised concerns that schedule alone.
         """
-        state = state_of(row.cursor, paused=row.paused, found=found)
+        state = state_of(row.cursor, paused_at=row.paused_at, found=found)
         step = decide.tick(known.plan, state, self.now)
         next_at = decide.wakes_at(known.plan, step.state)
         self._note(row, known, found, step)
@@ -94,7 +94,7 @@ class Sheet:
             self.new.append(new)
             self.due[row.name] += occurrence.kind is Kind.SCHEDULED
         else:
-            self.changes.append((standing.id, state, reason))
+            self.changes.append(Change(standing.id, state, reason, occurrence.overlap))
         if state == "started":
             self.starts.append(Start(known, occurrence, 0 if standing is None else standing.id, new.key))
         elif state not in _WAITING:
@@ -105,7 +105,7 @@ class Sheet:
         standing, reason = rows[decision.occurrence.identity], str(decision.reason or "cancelled")
         if standing.work_id is not None:
             self.cancels.append((standing.work_id, reason))
-        self.changes.append((standing.id, "started", reason))
+        self.changes.append(Change(standing.id, "started", reason, standing.occurrence.overlap))
 
     def _summarise(self, row: Visited, decision: Decision) -> None:
         """Many missed occurrences at once: one row of the audit, with their count and range."""

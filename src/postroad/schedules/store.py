@@ -31,7 +31,7 @@ class Visited:
     name: str
     revision: int
     cursor: datetime
-    paused: bool
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,16 @@ class New:
     def key(self) -> str:
         """See `key_of`."""
         return key_of(self.schedule, self.occurrence)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an occurrence that is there becomes."""
+
+    id: int
+    state: str
+    reason: str | None
+    overlap: Overlap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +148,11 @@ def standing(schema: str, schedules: Sequence[UUID]) -> Pipeline[dict[UUID, list
     return found
 
 
-def state_of(cursor: datetime, *, paused: bool, found: Iterable[Standing]) -> State:
+def state_of(cursor: datetime, *, paused_at: datetime | None, found: Iterable[Standing]) -> State:
     """Where a schedule stands, for the policy."""
     rows = list(found)
     return State(
-        cursor=cursor, paused=paused, waiting=tuple(row.occurrence for row in rows if not row.running),
+        cursor=cursor, paused_at=paused_at, waiting=tuple(row.occurrence for row in rows if not row.running),
         running=tuple(row.occurrence for row in rows if row.running),
     )  # fmt: skip
 
@@ -155,8 +165,7 @@ def add(schema: str, new: Sequence[New], by: Written) -> Pipeline[dict[str, int]
         *(
             (
                 one.schedule, one.occurrence.due, str(one.occurrence.kind), one.occurrence.request, one.key, one.state,
-                one.reason, one.occurrence.starts_at,
-                None if one.occurrence.overlap is None else str(one.occurrence.overlap), one.revision,
+                one.reason, one.occurrence.starts_at, _word(one.occurrence.overlap), one.revision,
             )
             for one in new
         ),
@@ -166,11 +175,15 @@ def add(schema: str, new: Sequence[New], by: Written) -> Pipeline[dict[str, int]
     return {row["key"]: row["id"] for row in rows}
 
 
-def become(schema: str, changes: Sequence[tuple[int, str, str | None]], by: Written) -> Pipeline[None]:
-    """Write what was decided about occurrences that are there: id, state and reason of each."""
+def become(schema: str, changes: Sequence[Change], by: Written) -> Pipeline[None]:
+    """Write what was decided about occurrences that are there."""
     if changes:
-        ids, states, reasons = map(list, zip(*changes, strict=True))
-        yield QUERIES.statement("become", schema, ids, states, reasons, by.now, by.token)
+        columns = zip(*((one.id, one.state, one.reason, _word(one.overlap)) for one in changes), strict=True)
+        yield QUERIES.statement("become", schema, *map(list, columns), by.now, by.token)
+
+
+def _word(overlap: Overlap | None) -> str | None:
+    return None if overlap is None else str(overlap)
 
 
 def enqueued(schema: str, rows: Sequence[tuple[int, int | None, str, str | None]]) -> Pipeline[None]:
@@ -198,9 +211,9 @@ def seconds_to_next(schema: str, app: str) -> Pipeline[float | None]:
     return None if seconds is None else float(seconds)
 
 
-def over(schema: str, *, limit: int) -> Pipeline[list[Over]]:
-    """Up to `limit` started occurrences that have ended, with how; locked until the transaction ends."""
-    rows = yield QUERIES.statement("over", schema, limit)
+def over(schema: str, app: str, *, limit: int) -> Pipeline[list[Over]]:
+    """Up to `limit` started occurrences of an App that have ended, with how; locked until the transaction ends."""
+    rows = yield QUERIES.statement("over", schema, app, limit)
     return [
         Over(
             row["id"], row["schedule"],
@@ -254,3 +267,22 @@ def expire(schema: str, *, now: datetime, limit: int) -> Pipeline[int]:
     """Delete a batch of occurrences that were made 90 days ago and have ended; how many. What is open stays."""
     rows = yield QUERIES.statement("expire", schema, now - KEPT, limit)
     return len(rows)
+
+
+def backfills(schema: str, app: str, *, limit: int) -> Pipeline[list[Mapping[str, Any]]]:
+    """Backfills of an App that are not done, oldest first; they and their schedules are locked."""
+    rows = yield QUERIES.statement("backfills", schema, app, limit)
+    return list(rows)
+
+
+def ran(schema: str, schedule: UUID, dues: Sequence[datetime]) -> Pipeline[frozenset[datetime]]:
+    """Which of `dues` have an occurrence already, scheduled or of a backfill."""
+    rows = yield QUERIES.statement("ran", schema, schedule, list(dues))
+    return frozenset(row["due"] for row in rows)
+
+
+def go_on(
+    schema: str, backfill: int, *, cursor: datetime, planned: int, passed: int, done: bool
+) -> Pipeline[None]:  # fmt: skip
+    """Write how far a backfill has come."""
+    yield QUERIES.statement("go_on", schema, backfill, cursor, planned, passed, done)

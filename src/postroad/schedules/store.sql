@@ -25,7 +25,7 @@ SET number = excluded.number, started_at = clock_timestamp();
 SELECT id, name, app, definition::text AS definition, tz_version, retired_at IS NOT NULL AS retired
 FROM {schema}.schedule
 WHERE app = $1 OR name = ANY ($2::text[])
-ORDER BY name
+ORDER BY id
 FOR UPDATE;
 
 -- name: declare
@@ -85,7 +85,7 @@ WHERE app = $1 AND next_at IS NOT NULL;
 -- name: due
 -- The schedules with which there is something to do, longest overdue first, locked until the transaction ends; those
 -- that somebody else holds are passed over.
-SELECT id, name, revision, cursor, paused_at IS NOT NULL AS paused
+SELECT id, name, revision, cursor, paused_at
 FROM {schema}.schedule
 WHERE app = $1 AND next_at <= $2
 ORDER BY next_at
@@ -94,8 +94,8 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: lock
 -- One schedule, locked until the transaction ends.
-SELECT id, name, revision, cursor, paused_at IS NOT NULL AS paused, definition::text AS definition,
-    retired_at IS NOT NULL AS retired, paused_by, clock_timestamp() AS now
+SELECT id, name, revision, cursor, paused_at, paused_by, pause_reason, tz_version, definition::text AS definition,
+    retired_at IS NOT NULL AS retired, clock_timestamp() AS now
 FROM {schema}.schedule
 WHERE name = $1
 FOR UPDATE;
@@ -127,10 +127,10 @@ RETURNING id, key;
 -- name: become
 -- What was decided about occurrences that waited or run.
 UPDATE {schema}.occurrence AS one
-SET state = given.state, reason = given.reason, token = $5,
-    started_at = CASE given.state WHEN 'started' THEN coalesce(one.started_at, $4) ELSE one.started_at END,
-    ended_at = CASE WHEN given.state IN ('missed', 'skipped', 'cancelled') THEN $4::timestamptz END
-FROM unnest($1::bigint[], $2::text[], $3::text[]) AS given (id, state, reason)
+SET state = given.state, reason = given.reason, overlap = given.overlap, token = $6,
+    started_at = CASE given.state WHEN 'started' THEN coalesce(one.started_at, $5) ELSE one.started_at END,
+    ended_at = CASE WHEN given.state IN ('missed', 'skipped', 'cancelled') THEN $5::timestamptz END
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) AS given (id, state, reason, overlap)
 WHERE one.id = given.id;
 
 -- name: enqueued
@@ -157,11 +157,14 @@ WHERE one.id = given.id;
 -- name: over
 -- Started occurrences whose row of work has ended, and how: it is finished, or in quarantine.
 WITH over AS MATERIALIZED (
-    SELECT id, schedule, due, kind, request, work_id, queue, key, reason, start_at, created_at
+    SELECT one.id, one.schedule, one.due, one.kind, one.request, one.work_id, one.queue, one.key, one.reason,
+        one.start_at, one.created_at
     FROM {schema}.occurrence AS one
-    WHERE state = 'started' AND NOT EXISTS (SELECT FROM {schema}.work WHERE work.id = one.work_id)
-    LIMIT $1
-    FOR UPDATE SKIP LOCKED
+    JOIN {schema}.schedule ON schedule.id = one.schedule
+    WHERE one.state = 'started' AND schedule.app = $1
+        AND NOT EXISTS (SELECT FROM {schema}.work WHERE work.id = one.work_id)
+    LIMIT $2
+    FOR UPDATE OF one SKIP LOCKED
 )
 SELECT over.id, over.schedule, over.due, over.kind, over.request, over.work_id, over.reason AS asked, over.start_at,
     finished.outcome, coalesce(finished.reason, quarantine.reason) AS reason, quarantine.code,
@@ -175,7 +178,7 @@ ORDER BY over.schedule, over.id;
 
 -- name: hold
 -- Schedules by id, locked in order until the transaction ends.
-SELECT id, name, failures, paused_at IS NOT NULL AS paused, cursor, definition::text AS definition
+SELECT id, name, failures, paused_at, cursor
 FROM {schema}.schedule
 WHERE id = ANY ($1::uuid[])
 ORDER BY id

@@ -27,7 +27,6 @@ class SchedulesSuperseded(Signal):
 
     level: ClassVar[Level] = Level.INFO
     app: str
-    release: int
 
 
 @dataclass(frozen=True, slots=True)
