@@ -41,6 +41,7 @@ TTL: Final = seconds(15)
 _BACK: Final = timedelta(minutes=1)
 """A database's clock that loses more than this against ours is reported."""
 _RULES: Final = Rules()
+_LEAST: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -189,7 +190,8 @@ class Scheduler:
         if done.visited >= BATCH:
             return 0.0
         longest = self._sweep.total_seconds()
-        return longest if done.wait is None else min(max(done.wait, 0.0), longest)
+        least = 0.0 if done.visited else _LEAST  # What is overdue, and was not had, is held by somebody for a moment.
+        return longest if done.wait is None else min(max(done.wait, least), longest)
 
     async def _look_around(self, office: Office) -> None:
         """What is looked for once a sweep: runs that have ended, and backfills."""

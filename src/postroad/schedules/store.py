@@ -92,10 +92,10 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Who writes: the token of the scheduler's lease, its zone data, and the time that it decides by."""
+    """Who writes: the token of the scheduler's lease (None: an operator), the zone data, and the time to decide by."""
 
-    token: int
-    tz_version: str
+    token: int | None
+    tz_version: str | None
     now: datetime
 
 
@@ -286,3 +286,12 @@ def go_on(
 ) -> Pipeline[None]:  # fmt: skip
     """Write how far a backfill has come."""
     yield QUERIES.statement("go_on", schema, backfill, cursor, planned, passed, done)
+
+
+def add_backfill(
+    schema: str, schedule: UUID, *, first: datetime, last: datetime, overlap: Overlap, rerun: bool, by: str,
+    reason: str | None,
+) -> Pipeline[int]:  # fmt: skip
+    """Write that somebody wants a range of past due times run; its number."""
+    rows = yield QUERIES.statement("add_backfill", schema, schedule, first, last, str(overlap), rerun, by, reason)
+    return int(rows[0]["id"])
