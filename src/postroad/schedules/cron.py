@@ -88,8 +88,8 @@ class Cron:
         parts = _read(self.text)
         try:
             rule = CronSim(" ".join(parts), datetime(1970, 1, 1, tzinfo=UTC))
-        except CronSimError as error:
-            raise _refused(self.text, f"{error}", "see the documentation of schedules") from error
+        except CronSimError as error:  # All else was read already: only a day that its months do not have is left.
+            raise _never(self.text, parts) from error
         made = {
             "minutes": tuple(sorted(rule.minutes)),
             "hours": tuple(sorted(rule.hours)),
@@ -99,11 +99,8 @@ class Cron:
         }
         for name, value in made.items():
             object.__setattr__(self, name, value)
-        if not _can_occur(self._rule):
-            what = f"day of month {parts[2]!r} does not occur in month {parts[3]!r}, so it would never run"
-            if parts[4] != "*":
-                what = f"no day is {parts[2]!r} and weekday {parts[4]!r} in month {parts[3]!r}, so it would never run"
-            raise _refused(self.text, what, "correct the day or the month")
+        if not _can_occur(rule):
+            raise _never(self.text, parts)
 
     def next(self, after: datetime, zone: ZoneInfo) -> datetime | None:
         """The first instant strictly later than `after` (aware) at which it is due in `zone`, in UTC; None for never.
@@ -261,7 +258,7 @@ def _can_occur(rule: CronSim) -> bool:
 def _read(text: object) -> list[str]:
     """The five fields with their names as numbers, each checked."""
     if not isinstance(text, str):
-        raise UsageError("PR107", f"cron is a {type(text).__name__}; write text, as cron='15 2 * * *'")
+        raise UsageError("PR107", f"cron is no text but {type(text).__name__}; write it, as cron='15 2 * * *'")
     stripped = text.strip(" \t")
     if stripped.startswith("@"):
         return _nickname(text, stripped)
@@ -290,7 +287,7 @@ def _nickname(text: str, given: str) -> list[str]:
 def _items(text: str, place: _Field, part: str) -> str:
     items = part.split(",")
     if "" in items:
-        raise _refused(text, f"{place.name}: {part!r} has an empty item", "remove the comma too many", place)
+        raise _refused(text, f"{place.name}: {_shown(part)} has an empty item", "remove the comma too many")
     return ",".join(_item(text, place, item) for item in items)
 
 
@@ -302,7 +299,7 @@ def _item(text: str, place: _Field, item: str) -> str:
         return _nth(text, place, item, (nth[1], nth[2]))
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise _refused(text, f"{place.name}: {_shown(item)} cannot be read", _hint(place, item), place)
+        raise _refused(text, f"{place.name}: {_shown(item)} cannot be read", _hint(place, item))
     first, last, step = match.groups()
     made = "*"
     if first is not None:
@@ -312,7 +309,7 @@ def _item(text: str, place: _Field, item: str) -> str:
             high = _value(text, place, last)
             made = f"{low}-{high}"
             if high < low:
-                raise _refused(text, f"{place.name}: the range {item!r} is reversed", _reversed(place, low, high), place)
+                raise _refused(text, f"{place.name}: the range {item!r} is reversed", _reversed(place, low, high))
     return made if step is None else f"{made}/{_step(text, place, item, int(step))}"
 
 
@@ -321,7 +318,7 @@ def _nth(text: str, place: _Field, item: str, found: tuple[str, str | None]) -> 
     if found[1] is None:
         return f"{weekday}L"
     if not 1 <= int(found[1]) <= _WEEKS:
-        raise _refused(text, f"{place.name}: {_shown(item)}: the number after # is 1 to 5", "for the last, write 5L", place)
+        raise _refused(text, f"{place.name}: {_shown(item)}: the number after # is 1 to 5", "for the last, write 5L")
     return f"{weekday}#{int(found[1])}"
 
 
@@ -331,20 +328,20 @@ def _value(text: str, place: _Field, given: str) -> int:
         if place.least <= value <= place.most:
             return value
         hint = f"it takes {place.least} to {place.most}"
-        raise _refused(text, f"{place.name}: {given} is out of range", hint, place)
+        raise _refused(text, f"{place.name}: {given} is out of range", hint)
     if given in place.names:
         return place.names[given]
     hint = f"write a number, or one of {', '.join(place.names)}" if place.names else "write a number"
-    raise _refused(text, f"{place.name}: the name {given!r} is not known", hint, place)
+    raise _refused(text, f"{place.name}: the name {given!r} is not known", hint)
 
 
 def _step(text: str, place: _Field, item: str, step: int) -> int:
     size = place.most - place.least + 1
     if step == 0:
-        raise _refused(text, f"{place.name}: {_shown(item)} has a step of zero", f"a step is 1 to {size - 1}", place)
+        raise _refused(text, f"{place.name}: {_shown(item)} has a step of zero", f"a step is 1 to {size - 1}")
     if step >= size:
         what = f"{place.name}: the step of {_shown(item)} is as large as the field, so it would pick one value"
-        raise _refused(text, what, f"a step is 1 to {size - 1}; for one value, write it alone", place)
+        raise _refused(text, what, f"a step is 1 to {size - 1}; for one value, write it alone")
     return step
 
 
@@ -378,6 +375,11 @@ def _shown(item: str) -> str:
     return repr(item if len(item) <= _MOST_SHOWN else item[:_MOST_SHOWN] + "...")
 
 
-def _refused(text: str, what: str, hint: str, place: _Field | None = None) -> UsageError:
-    del place
+def _never(text: str, parts: list[str]) -> UsageError:
+    weekday = "" if parts[4] == "*" else f" with day of week {parts[4]!r}"
+    what = f"day of month: {parts[2]!r} does not occur in month {parts[3]!r}{weekday}"
+    return _refused(text, what, "it would never run; correct the day or the month")
+
+
+def _refused(text: str, what: str, hint: str) -> UsageError:
     return UsageError("PR107", f"cron {_shown(text)}: {what}; {hint}")
