@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from postroad.events import Producer
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
+    from postroad.schedules.schedule import Schedule
     from postroad.signals import Sink
     from postroad.transport.topology import Topology
 
@@ -49,6 +50,7 @@ class App(Doors):
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
         jobs: Iterable[Callable[..., Any]] = (),
+        schedules: Iterable[Schedule] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -58,7 +60,7 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`. `lifespan` is an async generator function that yields one live object, several
+        `consumer`, `jobs` with `job`, `schedules` when some of these jobs run by themselves. `lifespan` is an async generator function that yields one live object, several
         (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
         ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
         when it starts.
@@ -67,8 +69,8 @@ class App(Doors):
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs
-        )  # fmt: skip
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules
+        )
         self.name = name
         self.sinks = tuple(sinks)
         self.executor = check_executor(name, executor)

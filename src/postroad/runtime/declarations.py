@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroad.consume import consumer_of
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.declared_schedules import double_schedules, scheduled
 from postroad.transport.topology import Topology
 from postroad.work.job import job_of
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED: Final = frozenset(
-    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers"}
+    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers", "schedule"}
 )
 _ARGUMENTS: Final = 2
 
@@ -40,11 +42,12 @@ class Declarations:
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
     jobs: tuple[Job[Any], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
-        jobs: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (), schedules: Iterable[Schedule] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -55,13 +58,24 @@ class Declarations:
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
         work, idle = _jobs(jobs)
-        doubles = [*_doubles(producers, found), *_double_jobs(work)]
-        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        planned, homeless = scheduled(schedules, work)
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned)]
+        problems += [
+            *wrong,
+            *undeclared,
+            *idle,
+            *homeless,
+            *doubles,
+            *_unknown_versions(producers, found),
+            *_lifespan(lifespan),
+        ]
         problems += [*_discord(work), *_shared_names(work, found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
+        return cls(
+            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), schedules=tuple(planned)
+        )
 
     @property
     def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:

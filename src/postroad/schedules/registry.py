@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from postroad.schedules.schedule import Schedule
     from postroad.sql import Pipeline
 
-_TIMES: Final = ("cron", "every", "phase", "at", "zone")
+_TIMES: Final = ("timing", "zone")
 """What of a stored schedule says when it is due."""
 _MOST_NAMED: Final = 100
 
@@ -134,7 +134,7 @@ def _declare(
     schema: str, release: Release, number: int, stored: Mapping[str, _Stored], ids: dict[str, UUID]
 ) -> Pipeline[tuple[list[str], list[str]]]:
     """Write what is new and what has changed; the names of either."""
-    given = {one.name: one.stored() for one in release.schedules}
+    given = {one.name: definition_of(one) for one in release.schedules}
     new = [name for name in given if name not in stored or stored[name].retired]
     changed = [name for name in given if name in stored and name not in new and stored[name].definition != given[name]]
     moved = [*new, *(name for name in changed if _times(stored[name].definition) != _times(given[name]))]
@@ -155,7 +155,8 @@ def _declare(
         )
     for name in changed:
         before, after = stored[name].definition, given[name]
-        differs = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        keys = (before.keys() | after.keys()) - {"sources"}
+        differs = sorted(key for key in keys if before.get(key) != after.get(key))
         act = audit.Act(
             by=BY, act="schedule.change", subject=name, before={key: before.get(key) for key in differs},
             after={"release": number} | {key: after.get(key) for key in differs},
@@ -187,6 +188,12 @@ def _rezone(schema: str, release: Release, standing: Sequence[_Stored]) -> Pipel
         after={"tz_version": release.tz_version},
     )  # fmt: skip
     yield from audit.record(schema, act)
+
+
+def definition_of(schedule: Schedule) -> dict[str, Any]:
+    """What is kept of a schedule: its properties, and where each comes from."""
+    definition: dict[str, Any] = json.loads(json.dumps({**schedule.stored(), "sources": schedule.sources()}))
+    return definition
 
 
 def _times(definition: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -70,7 +70,10 @@ class Scheduler:
         clock: Clock, chance: Callable[[], float], ttl: timedelta = TTL, sweep: timedelta = SWEEP,
         wake: Callable[[str], None] = lambda _: None, tz_version: str | None = None,
     ) -> None:  # fmt: skip
-        """Plan `schedules`; `wake` is told of each queue in which a tick has put rows."""
+        """Plan `schedules`; `wake` is told of each queue in which a tick has put rows.
+
+        Without schedules it retires those of an earlier release, and looks after their last runs.
+        """
         self._release = Release.of(app, schedules, tz_version=tz_version)
         self._manager = manager
         self._schema = manager.schema
@@ -79,7 +82,7 @@ class Scheduler:
         self._clock = clock
         self._chance = chance
         self._ttl = ttl
-        self._sweep = sweep
+        self._sweep = sweep if schedules else STANDBY
         self._wake = wake
         self._presence: Lease | None = None
         self._lease: Lease | None = None
@@ -101,7 +104,10 @@ class Scheduler:
                 except Unavailable as error:
                     tries += 1
                     ready.down(error.code)
-                    wait = 0.05 + full_jitter(tries, first=seconds(0.2), most=seconds(2), chance=self._chance()).total_seconds()
+                    wait = (
+                        0.05
+                        + full_jitter(tries, first=seconds(0.2), most=seconds(2), chance=self._chance()).total_seconds()
+                    )
                 await _pause(stop, wait)
         finally:
             held = [lease for lease in (self._lease, self._presence) if lease is not None]
@@ -142,9 +148,7 @@ class Scheduler:
         """Become the one that plans, if nobody is."""
         if self._superseded and not (await self._register()).number:
             return False
-        lease = await self._keeper.acquire(
-            f"scheduler:{self._release.app}", ttl=self._ttl, on_lost=lambda _: None
-        )
+        lease = await self._keeper.acquire(f"scheduler:{self._release.app}", ttl=self._ttl, on_lost=lambda _: None)
         if lease is None:
             return False
         found = await self._register()
