@@ -54,7 +54,7 @@ def tick(plan: Plan, state: State, now: datetime) -> Step:
     running = [replace(one, cancelling=True) if one.identity in asked else one for one in state.running]
     state, new, missed = _arrivals(plan, state, now)
     decisions += missed
-    held, ready = _split(plan, state, new, now)
+    held, ready = _split(state, new, now)
     fresh = {one.identity for one in new}
     decisions += [Decision(act=Act.WAIT, occurrence=one) for one in held if one.identity in fresh]
     ready, late = _late(plan, ready, now)
@@ -65,7 +65,7 @@ def tick(plan: Plan, state: State, now: datetime) -> Step:
     )
 
 
-def ended(plan: Plan, state: State, identity: tuple[datetime, Kind], outcome: Outcome, now: datetime) -> Step:
+def ended(plan: Plan, state: State, now: datetime, *, identity: tuple[datetime, Kind], outcome: Outcome) -> Step:
     """A run has ended: forget it, and pause if the policy says so. An unknown `identity` changes nothing."""
     running = tuple(one for one in state.running if one.identity != identity)
     if len(running) == len(state.running):
@@ -208,11 +208,8 @@ def _offset(plan: Plan, due: datetime) -> timedelta:
     return jitter(plan.identity, due, most=plan.policy.jitter, gap=gap)
 
 
-def _split(
-    plan: Plan, state: State, new: list[Occurrence], now: datetime
-) -> tuple[list[Occurrence], list[Occurrence]]:
+def _split(state: State, new: list[Occurrence], now: datetime) -> tuple[list[Occurrence], list[Occurrence]]:
     """Those that stay waiting, and those that may start: first what is queued, then by their times."""
-    del plan
     held: list[Occurrence] = []
     ready: list[Occurrence] = []
     for one in (*state.waiting, *new):

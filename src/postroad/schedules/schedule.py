@@ -104,7 +104,9 @@ class Schedule:
             missed=missed, catch_up=catch_up, max_catch_up=max_catch_up, overlap=overlap, limit=limit, jitter=jitter,
             start_within=start_within, finish_within=finish_within, pause_on_failure=pause_on_failure,
         )  # fmt: skip
-        wrong = [] if isinstance(name, str) and QUEUE.fullmatch(name) else [f"the name {name!r:.80} is not {LETTERS}"]
+        named: object = name  # Untyped code may hand in anything.
+        fits = isinstance(named, str) and QUEUE.fullmatch(named)
+        wrong = [] if fits else [f"the name {name!r:.80} is not {LETTERS}"]
         declared = _tried(wrong, lambda: job if isinstance(job, Job) else job_of(job))
         timing = _tried(wrong, lambda: _timing(cron=cron, every=every, phase=phase, at=at))
         found = _tried(wrong, lambda: zone_named(zone))
@@ -227,7 +229,8 @@ def _mistaken(policy: Policy, max_runtime: object, retry: object) -> list[str]:
         wrong.append(f"max_runtime {max_runtime} is above {LONGEST}")
     if retry is not None and not isinstance(retry, Backoff):
         wrong.append("retry is not a Backoff; write Backoff(attempts=5)")
-    if type(policy.pause_on_failure) is not bool:
+    flag: object = policy.pause_on_failure
+    if not isinstance(flag, bool):
         wrong.append("pause_on_failure is not True or False")
     return wrong
 

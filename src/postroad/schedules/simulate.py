@@ -110,7 +110,7 @@ class _Simulation:
             short = [one.occurrence for one in done if one.act is Act.START and one.occurrence is not None]
             brief = [one for one in short if not self._ends_later(one)]
             for one in brief:
-                self.take(decide.ended(self.plan, self.state, one.identity, Outcome.SUCCEEDED, self.clock.now()))
+                self.take(self._ended(one, Outcome.SUCCEEDED))
             if not brief:
                 return
 
@@ -119,6 +119,9 @@ class _Simulation:
         self.state = step.state
         self.decisions += [(self.clock.now(), one) for one in step.decisions]
         return step.decisions
+
+    def _ended(self, one: Occurrence, outcome: Outcome) -> Step:
+        return decide.ended(self.plan, self.state, self.clock.now(), identity=one.identity, outcome=outcome)
 
     def _ends_later(self, one: Occurrence) -> bool:
         return any(event.scheduled == one.due and event.at >= self.clock.now() for event in self.ends)
@@ -138,7 +141,7 @@ class _Simulation:
             self.take(decide.backfill(self.state, found, now, overlap=event.overlap or Overlap.QUEUE_ALL))
         elif event.type in _ENDS:
             for one in [one for one in self.state.running if one.due == event.scheduled]:
-                self.take(decide.ended(self.plan, self.state, one.identity, event.outcome, now))
+                self.take(self._ended(one, event.outcome))
         elif event.type in {"run_started", "run_active"}:
             runs = Occurrence(due=event.scheduled or now, starts_at=event.scheduled or now, started_at=now)
             self.state = replace(self.state, running=(*self.state.running, runs))
