@@ -78,8 +78,8 @@ async def tick(here: Process, office: Office, now: datetime, **options: Any) -> 
     return await here.run(planner.tick(SCHEMA, office, now=now, **options))
 
 
-async def settled(here: Process, office: Office) -> settle.Settled:
-    return await here.run(settle.settle(SCHEMA, office))
+async def settled(here: Process, office: Office, now: datetime | None = None) -> settle.Settled:
+    return await here.run(settle.settle(SCHEMA, office, now=now))
 
 
 async def occurrences(sql: Any, name: str = "reports.daily") -> list[Any]:

@@ -13,12 +13,12 @@ from uuid import UUID
 from postroad import audit
 from postroad.errors import UsageError
 from postroad.schedules import decide, store
-from postroad.schedules.policy import Act
+from postroad.schedules.held import Held, apply
 from postroad.schedules.schedule import plan_of
 from postroad.sql import queries
 
 if TYPE_CHECKING:
-    from postroad.schedules.policy import Occurrence, Overlap, Plan, State, Step
+    from postroad.schedules.policy import Overlap
     from postroad.sql import Pipeline
 
 QUERIES: Final = queries("postroad.schedules", "operate.sql")
@@ -116,25 +116,6 @@ class Backfilled:
     ran: Sequence[datetime]
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A schedule, locked, and its plan."""
-
-    id: UUID
-    row: Mapping[str, Any]
-    plan: Plan
-    found: Sequence[store.Standing]
-
-    @property
-    def now(self) -> datetime:
-        now: datetime = self.row["now"]
-        return now
-
-    @property
-    def state(self) -> State:
-        return store.state_of(self.row["cursor"], paused_at=self.row["paused_at"], found=self.found)
-
-
 def listed(
     schema: str, *, app: str | None = None, name: str | None = None, retired: bool = False
 ) -> Pipeline[list[Listed]]:  # fmt: skip
@@ -177,14 +158,14 @@ def pause(schema: str, name: str, *, by: str, reason: str | None) -> Pipeline[Ch
     Raises:
         UsageError: PR107, there is no such schedule, or it is retired.
     """
-    held = yield from _hold(schema, name)
-    if held.row["paused_at"] is not None:
-        return _changed(held.row, changed=False)
+    held, row = yield from _hold(schema, name)
+    if row["paused_at"] is not None:
+        return _changed(row, changed=False)
     step = decide.pause(held.plan, held.state, held.now)
-    yield from _apply(schema, held, step)
+    yield from apply(schema, held, step)
     yield from store.pause(schema, held.id, by=by, reason=reason)
     yield from audit.record(schema, audit.Act(by=by, act="schedule.pause", subject=name, reason=reason))
-    after = {**held.row, "paused_at": held.now, "paused_by": by, "pause_reason": reason}
+    after = {**row, "paused_at": held.now, "paused_by": by, "pause_reason": reason}
     return _changed(after, changed=True)
 
 
@@ -194,16 +175,16 @@ def resume(schema: str, name: str, *, by: str, reason: str | None = None) -> Pip
     Raises:
         UsageError: PR107, there is no such schedule, or it is retired.
     """
-    held = yield from _hold(schema, name)
-    if held.row["paused_at"] is None:
-        return _changed(held.row, changed=False)
+    held, row = yield from _hold(schema, name)
+    if row["paused_at"] is None:
+        return _changed(row, changed=False)
     step = decide.resume(held.state, held.now)
-    yield from _apply(schema, held, step)
+    yield from apply(schema, held, step)
     yield from store.resume(schema, held.id, cursor=step.state.cursor)
-    before = {"paused_at": held.row["paused_at"], "paused_by": held.row["paused_by"]}
+    before = {"paused_at": row["paused_at"], "paused_by": row["paused_by"]}
     act = audit.Act(by=by, act="schedule.resume", subject=name, reason=reason, before=before)
     yield from audit.record(schema, act)
-    return _changed({**held.row, "paused_at": None, "paused_by": None, "pause_reason": None}, changed=True)
+    return _changed({**row, "paused_at": None, "paused_by": None, "pause_reason": None}, changed=True)
 
 
 def trigger(
@@ -216,9 +197,9 @@ def trigger(
     """
     if not request.isprintable() or not 0 < len(request) <= _MOST_REQUEST:
         raise UsageError("PR107", f"the id of a request is one line of 1 to {_MOST_REQUEST} characters")
-    held = yield from _hold(schema, name)
+    held, _ = yield from _hold(schema, name)
     step = decide.trigger(held.state, held.now, request=request, overlap=overlap)
-    new = yield from _apply(schema, held, step)
+    new = yield from apply(schema, held, step)
     if new:
         yield from store.look_now(schema, held.id)
         after = {"request": request, "due": held.now.isoformat(), "overlap": None if overlap is None else str(overlap)}
@@ -238,7 +219,7 @@ def backfill(
     Raises:
         UsageError: PR107, there is no such schedule, it is retired, or the range is reversed, ahead, or too long.
     """
-    held = yield from _hold(schema, name)
+    held, _ = yield from _hold(schema, name)
     if last > held.now:
         raise UsageError("PR107", f"--to {last.isoformat()} lies ahead; a backfill is for due times that have passed")
     dues = decide.backfill_dues(held.plan, first, last, most=MOST_BACKFILL)
@@ -255,7 +236,7 @@ def backfill(
     return Backfilled(name=name, id=number, dues=dues, ran=sorted(ran))
 
 
-def _hold(schema: str, name: str) -> Pipeline[_Held]:
+def _hold(schema: str, name: str) -> Pipeline[tuple[Held, Mapping[str, Any]]]:
     rows = yield store.QUERIES.statement("lock", schema, name)
     if not rows:
         yield from _unknown(schema, name)
@@ -263,8 +244,12 @@ def _hold(schema: str, name: str) -> Pipeline[_Held]:
     if row["retired"]:
         raise UsageError("PR107", f"schedule {name!r} is retired: no release that runs declares it")
     found = yield from store.standing(schema, [row["id"]])
-    plan = plan_of(json.loads(row["definition"]), str(row["id"]))
-    return _Held(row["id"], row, plan, found.get(row["id"], []))
+    held = Held(
+        id=row["id"], name=row["name"], revision=row["revision"], tz_version=row["tz_version"], cursor=row["cursor"],
+        paused_at=row["paused_at"], now=row["now"], plan=plan_of(json.loads(row["definition"]), str(row["id"])),
+        found=found.get(row["id"], []),
+    )  # fmt: skip
+    return held, row
 
 
 def _unknown(schema: str, name: str) -> Pipeline[None]:
@@ -272,30 +257,6 @@ def _unknown(schema: str, name: str) -> Pipeline[None]:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "see `postroad schedule list`"
     raise UsageError("PR107", f"there is no schedule {name[:100]!r}; {hint}")
-
-
-def _apply(schema: str, held: _Held, step: Step) -> Pipeline[int]:
-    """Write what an act made of the schedule's state; how many occurrences are new."""
-    standing = {one.occurrence.identity: one for one in held.found if not one.running}
-    rows = [
-        store.New(schedule=held.id, occurrence=one, state="pending", reason=None, revision=held.row["revision"])
-        for one in step.state.waiting
-        if one.identity not in standing
-    ] + [
-        store.New(schedule=held.id, occurrence=one.occurrence, state="missed", reason=str(one.reason), revision=held.row["revision"])
-        for one in step.decisions
-        if one.act is Act.MISS and one.occurrence is not None
-    ]  # fmt: skip
-    by = store.Written(None, held.row["tz_version"], held.now)
-    added = yield from store.add(schema, rows, by)
-    moved = {
-        standing[one.identity].id: one.starts_at
-        for one in step.state.waiting
-        if one.identity in standing and standing[one.identity].occurrence.starts_at != one.starts_at
-    }
-    yield from store.restart(schema, moved)
-    yield from store.move(schema, [(held.id, step.state.cursor, held.now)])
-    return len(added)
 
 
 def _changed(row: Mapping[str, Any], *, changed: bool) -> Changed:

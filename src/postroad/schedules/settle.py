@@ -11,6 +11,7 @@ from uuid import UUID
 
 from postroad import audit
 from postroad.schedules import decide, store
+from postroad.schedules.held import Held, apply
 from postroad.schedules.planner import fenced
 from postroad.schedules.policy import Act, Kind, Occurrence, Outcome, Overlap, Reason, State
 from postroad.schedules.sheet import BY
@@ -30,6 +31,7 @@ PACE: Final = 10
 """How many occurrences of a backfill are written at once; no more are until all of those have started."""
 _OPEN: Final = 10
 _INSTANT: Final = timedelta(microseconds=1)
+_FAILED: Final = "a run failed"
 _GONE: Final = "its row of work is gone"
 _ENDS: Final = {"handled": Outcome.SUCCEEDED, "dropped": Outcome.SUCCEEDED, "cancelled": Outcome.CANCELLED}
 _STATES: Final = {
@@ -47,11 +49,12 @@ class Settled:
     told: Sequence[Signal] = ()
 
 
-def settle(schema: str, office: Office, *, limit: int = BATCH) -> Pipeline[Settled]:
+def settle(schema: str, office: Office, *, now: datetime | None = None, limit: int = BATCH) -> Pipeline[Settled]:
     """Note how up to `limit` runs of the App ended; run it in a transaction.
 
     What has no row of work any more is over: finished, or failed where it lies in quarantine. A schedule that asks for
-    it is paused after a failure. What was queued behind a run is looked at by the next tick.
+    it is paused after a failure. What was queued behind a run is looked at by the next tick. `now` is the database's
+    time unless it is given.
 
     Raises:
         LeaseLost: PR401, the lease is another's by now: roll back.
@@ -76,7 +79,7 @@ def settle(schema: str, office: Office, *, limit: int = BATCH) -> Pipeline[Settl
     yield from store.end(schema, ends)
     yield from store.count_failures(schema, failures)
     for number, count in paused.items():
-        told.append((yield from _pause(schema, rows[number], count)))
+        told.append((yield from _pause(schema, office, rows[number], count, now)))
     return Settled(count=len(found), told=told)
 
 
@@ -111,14 +114,24 @@ def _pauses(office: Office, row: Mapping[str, Any], one: Over, outcome: Outcome)
     if known is None:
         return False
     state = State(cursor=row["cursor"], paused_at=row["paused_at"], running=(one.occurrence,))
-    step = decide.ended(known.plan, state, one.occurrence.identity, outcome, row["cursor"])
+    step = decide.ended(known.plan, state, row["cursor"], identity=one.occurrence.identity, outcome=outcome)
     return any(decision.act is Act.PAUSE for decision in step.decisions)
 
 
-def _pause(schema: str, row: Mapping[str, Any], failures: int) -> Pipeline[SchedulePaused]:
-    yield from store.pause(schema, row["id"], by=BY, reason="a run failed")
-    act = audit.Act(by=BY, act="schedule.pause", subject=row["name"], reason="a run failed")
-    yield from audit.record(schema, act)
+def _pause(
+    schema: str, office: Office, row: Mapping[str, Any], failures: int, given: datetime | None
+) -> Pipeline[SchedulePaused]:  # fmt: skip
+    """Pause a schedule as an operator would: what was due already is not lost."""
+    time, _ = yield from store.begin(schema, office.app)
+    now = given or time
+    found = yield from store.standing(schema, [row["id"]])
+    held = Held(
+        id=row["id"], name=row["name"], revision=row["revision"], tz_version=office.tz_version, cursor=row["cursor"],
+        paused_at=None, now=now, plan=office.known[row["id"]].plan, found=found.get(row["id"], []),
+    )  # fmt: skip
+    yield from apply(schema, held, decide.pause(held.plan, held.state, now))
+    yield from store.pause(schema, row["id"], by=BY, reason=_FAILED)
+    yield from audit.record(schema, audit.Act(by=BY, act="schedule.pause", subject=row["name"], reason=_FAILED))
     return SchedulePaused(row["name"], failures)
 
 

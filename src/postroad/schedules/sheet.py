@@ -108,13 +108,17 @@ class Sheet:
         self.changes.append(Change(standing.id, "started", reason, standing.occurrence.overlap))
 
     def _summarise(self, row: Visited, decision: Decision) -> None:
-        """Many missed occurrences at once: one row of the audit, with their count and range."""
-        reason = str(decision.reason or "")
         self.due[row.name] += decision.count
-        self.passed[row.name, "missed", reason] += decision.count
-        after = {"count": decision.count, "first": _text(decision.first), "last": _text(decision.last)}
-        act = audit.Act(by=BY, act="schedule.miss", subject=row.name, items=decision.count, reason=reason, after=after)
-        self.acts.append(act)
+        self.passed[row.name, "missed", str(decision.reason)] += decision.count
+        self.acts.append(summary(row.name, decision))
+
+
+def summary(name: str, decision: Decision) -> audit.Act:
+    """Many missed occurrences of a schedule at once: one row of the audit, with their count and range."""
+    after = {"count": decision.count, "first": _text(decision.first), "last": _text(decision.last)}
+    return audit.Act(
+        by=BY, act="schedule.miss", subject=name, items=decision.count, reason=str(decision.reason), after=after
+    )
 
 
 def _text(at: datetime | None) -> str | None:

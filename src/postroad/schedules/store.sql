@@ -1,5 +1,6 @@
 -- Occurrences are unique on (schedule, due, kind): whoever inserts one first wins, all others find it there. A tick holds
--- the rows of its schedules, and the scheduler's lease, until its one commit.
+-- the rows of its schedules, and the scheduler's lease, until its one commit. Where an event changes something, `next_at`
+-- is the epoch: the schedule is looked at by the next tick, whatever its clock says.
 
 -- name: turn
 -- One registration of an App at a time, until the transaction ends; the server ends that of a process that stands still.
@@ -32,11 +33,11 @@ FOR UPDATE;
 -- Puts schedules in as they are declared, new ones and changed ones; a pause stays. Of those whose times are new, $6,
 -- nothing is due before now.
 INSERT INTO {schema}.schedule AS standing (name, app, definition, release, tz_version, cursor, next_at)
-SELECT given.name, $1, given.definition::jsonb, $2, $3, clock_timestamp(), clock_timestamp()
+SELECT given.name, $1, given.definition::jsonb, $2, $3, clock_timestamp(), 'epoch'
 FROM unnest($4::text[], $5::text[]) AS given (name, definition)
 ON CONFLICT (name) DO UPDATE
 SET app = excluded.app, definition = excluded.definition, release = excluded.release, tz_version = excluded.tz_version,
-    revision = standing.revision + 1, retired_at = NULL, changed_at = clock_timestamp(), next_at = clock_timestamp(),
+    revision = standing.revision + 1, retired_at = NULL, changed_at = clock_timestamp(), next_at = 'epoch',
     cursor = CASE WHEN standing.name = ANY ($6::text[]) THEN greatest(standing.cursor, clock_timestamp())
         ELSE standing.cursor END
 RETURNING id, name;
@@ -51,7 +52,7 @@ WHERE id = ANY ($1::uuid[]) AND release <> $2;
 -- The zone data has changed: due times are found anew, from the present on. What was due before by the old data, and is
 -- not decided yet, is still looked for.
 UPDATE {schema}.schedule
-SET tz_version = $2, next_at = clock_timestamp(),
+SET tz_version = $2, next_at = 'epoch',
     cursor = greatest(cursor, least(clock_timestamp(), next_at - interval '1 microsecond'))
 WHERE id = ANY ($1::uuid[]);
 
@@ -178,7 +179,7 @@ ORDER BY over.schedule, over.id;
 
 -- name: hold
 -- Schedules by id, locked in order until the transaction ends.
-SELECT id, name, failures, paused_at, cursor
+SELECT id, name, revision, failures, paused_at, cursor
 FROM {schema}.schedule
 WHERE id = ANY ($1::uuid[])
 ORDER BY id
@@ -197,27 +198,27 @@ UPDATE {schema}.schedule
 SET failures = given.failures,
     next_at = CASE WHEN EXISTS (
         SELECT FROM {schema}.occurrence WHERE occurrence.schedule = schedule.id AND occurrence.state = 'queued'
-    ) THEN least(schedule.next_at, clock_timestamp()) ELSE schedule.next_at END
+    ) THEN 'epoch' ELSE schedule.next_at END
 FROM unnest($1::uuid[], $2::integer[]) AS given (id, failures)
 WHERE schedule.id = given.id;
 
 -- name: pause
 -- Pauses a schedule: nothing scheduled starts. What was asked for by hand still does.
 UPDATE {schema}.schedule
-SET paused_at = clock_timestamp(), paused_by = $2, pause_reason = $3, next_at = clock_timestamp()
+SET paused_at = clock_timestamp(), paused_by = $2, pause_reason = $3, next_at = 'epoch'
 WHERE id = $1;
 
 -- name: resume
 -- Lets a schedule go on.
 UPDATE {schema}.schedule
-SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, failures = 0, next_at = clock_timestamp(),
+SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, failures = 0, next_at = 'epoch',
     cursor = greatest(cursor, $2)
 WHERE id = $1;
 
 -- name: look_now
 -- There is something to do with a schedule.
 UPDATE {schema}.schedule
-SET next_at = clock_timestamp()
+SET next_at = 'epoch'
 WHERE id = $1;
 
 -- name: reopened
