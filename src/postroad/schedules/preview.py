@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from postroad.schedules.timing import Timing
 
-_A_DAY = timedelta(days=1)
+_LATELY = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """One due time: in UTC, on the zone's clock, and what its clock does in the day before it; None for nothing."""
+    """One due time: in UTC, on the zone's clock, and what its clock has done lately; None for nothing."""
 
     due: datetime
     local: datetime
@@ -33,7 +33,7 @@ def coming(timing: Timing, zone: ZoneInfo, *, after: datetime, count: int) -> li
     found = []
     before = after
     for due in islice(dues(timing, zone, after=after), count):
-        told = [*_moved(timing, zone, max(before, due - _A_DAY), due), *_twice(zone, due)]
+        told = [*_moved(timing, zone, max(before, due - _LATELY), due), *_twice(zone, due)]
         found.append(Coming(due, due.astimezone(zone), "; ".join(told) or None))
         before = due
     return found
