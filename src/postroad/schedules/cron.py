@@ -73,7 +73,7 @@ class Cron:
         """
         least = seconds_of(after) + 1
         day = least // DAY
-        last = day + FAR
+        last = min(day + FAR, _LAST)
         while day <= last:
             found = self._within(day, least, zone)
             if found is not None:
@@ -203,6 +203,8 @@ def _date(day: int) -> date:
 
 
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+_LAST: Final = date.max.toordinal() - _EPOCH_ORDINAL - 7
+"""A week before the calendar ends, so that no zone's clock passes its end."""
 
 
 def _can_occur(rule: CronSim) -> bool:

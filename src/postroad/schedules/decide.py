@@ -100,7 +100,8 @@ def resume(state: State, now: datetime) -> Step:
 def trigger(state: State, now: datetime, *, request: str = "", overlap: Overlap | None = None) -> Step:
     """Ask for a run now, paused or not; its due time is `now`. A `request` that waits or runs already is not repeated.
 
-    It obeys the schedule's overlap policy unless it brings its own.
+    It obeys the schedule's overlap policy unless it brings its own. Two at one instant are one: the caller sees to it
+    that each has an instant of its own.
     """
     open_ = [one for one in (*state.waiting, *state.running) if one.kind is Kind.MANUAL]
     if any((request and one.request == request) or one.due == now for one in open_):

@@ -112,7 +112,7 @@ class Schedule:
         found = _tried(wrong, lambda: zone_named(zone))
         wrong += _mistaken(policy, max_runtime, retry)
         if declared is not None and not wrong:
-            wrong += _too_short(policy, retry, max_runtime or declared.max_runtime)
+            wrong += _contradictions(policy, retry, max_runtime or declared.max_runtime)
         if declared is not None and timing is not None and found is not None:
             wrong += _misfit(declared, args, timing, found)
         if wrong:
@@ -235,9 +235,11 @@ def _mistaken(policy: Policy, max_runtime: object, retry: object) -> list[str]:
     return wrong
 
 
-def _too_short(policy: Policy, retry: Backoff | None, max_runtime: timedelta) -> list[str]:
-    """A run must not be given up before one attempt may have ended."""
+def _contradictions(policy: Policy, retry: Backoff | None, max_runtime: timedelta) -> list[str]:
+    """What contradicts itself: a run that is given up before one attempt may have ended, or cancelled by the next."""
     wrong = []
+    if policy.missed is Missed.ALL and policy.overlap is Overlap.CANCEL_RUNNING:
+        wrong.append("missed=Missed.ALL and overlap=Overlap.CANCEL_RUNNING: each missed run would cancel the one before")
     if policy.finish_within is not None and policy.finish_within < max_runtime:
         hint = "raise it, or lower max_runtime (the job's, if the schedule has none)"
         wrong.append(f"finish_within {policy.finish_within} is below the maximum run time of {max_runtime}; {hint}")

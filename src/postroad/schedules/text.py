@@ -101,10 +101,12 @@ def _item(text: str, place: _Field, item: str) -> str:
         made = str(low)
         if last is not None:
             high = _value(text, place, last)
-            made = f"{low}-{high}"
+            made = f"{low}-{high}" if low != high else f"{low}"
             if high < low:
                 raise _refused(text, f"{place.name}: the range {item!r} is reversed", _reversed(place, low, high))
-    return made if step is None else f"{made}/{_step(text, place, item, int(step))}"
+    every = None if step is None else _step(text, place, item, int(step))
+    # A range of one value takes no step: cronsim would read 5-5/2 as 5/2, to the end of the field.
+    return made if every is None or (last is not None and made == str(low)) else f"{made}/{every}"
 
 
 def _nth(text: str, place: _Field, item: str, found: tuple[str, str | None]) -> str:

@@ -89,6 +89,8 @@ def read(case: object) -> Timeline:
     if started is not None and events[0].type != "enabled":
         raise _refused("schedule.start: a schedule has no beginning of its own here; create it then")
     begins = _instant(started, "schedule.start") if started is not None else events[last or 0].at
+    if events[0].type == "due":
+        begins -= timedelta(microseconds=1)  # What is due then is yet to be decided.
     return Timeline(
         name=name,
         plan=_plan(name, schedule, policy),

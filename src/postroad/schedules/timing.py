@@ -65,7 +65,7 @@ class Every:
         if self.every <= NOTHING:
             raise UsageError("PR107", f"every {self.every} is not above zero; write a duration, as minutes(5)")
         if not NOTHING <= self.phase < self.every:
-            raise UsageError("PR107", f"phase {self.phase} is not from zero to below every ({self.every})")
+            raise UsageError("PR107", f"phase {self.phase} is not from zero to below every ({self.every}); lower it")
 
     def next(self, after: datetime, zone: ZoneInfo) -> datetime | None:
         """See `Timing.next`."""

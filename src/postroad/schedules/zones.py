@@ -75,19 +75,15 @@ class Span:
 def spans(zone: ZoneInfo, day: int) -> tuple[Span, ...]:
     """The spans of UTC day number `day` since the epoch, in order; cached, since every schedule of a zone asks."""
     start, end = day * DAY, (day + 1) * DAY
-    found = [start]
-    repeats_until = start
-    before = {start: offset_at(zone, start - 1)}
-    for at in _changes(zone, start - MOST_SHIFT, end):
-        before[at] = offset_at(zone, at - 1)
-        if at > start:
-            found.append(at)
-    repeats = {at: at + max(0, old - offset_at(zone, at)) for at, old in before.items()}
+    # Of a change up to three hours before, the repeated times may reach into this day.
+    found = list(_changes(zone, start - MOST_SHIFT - 1, end - 1))
+    before = {at: offset_at(zone, at - 1) for at in {start, *found}}
+    repeats = {at: at + old - offset_at(zone, at) for at, old in before.items()}
+    starts = [start, *(at for at in found if at > start)]
     made = []
-    for first, last in zip(found, [*found[1:], end], strict=True):
-        seen = [until for at, until in repeats.items() if at <= first and until - at <= MOST_SHIFT]
-        repeats_until = max([repeats_until, *seen])
-        made.append(Span(first, last, offset_at(zone, first), before[first], repeats_until))
+    for first, last in zip(starts, [*starts[1:], end], strict=True):
+        until = [to for at, to in repeats.items() if at <= first and to - at <= MOST_SHIFT]
+        made.append(Span(first, last, offset_at(zone, first), before[first], max([start, *until])))
     return tuple(made)
 
 
