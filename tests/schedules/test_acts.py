@@ -139,7 +139,9 @@ async def test_an_unknown_name_is_told_with_what_was_meant_and_a_retired_one_is_
         operate.pause(SCHEMA, "reports.dayly", by="a", reason=None), operate.resume(SCHEMA, "reports.dayly", by="a"),
         operate.trigger(SCHEMA, "reports.dayly", request="r", by="a"), operate.shown(SCHEMA, "reports.dayly"),
     ):  # fmt: skip
-        with pytest.raises(UsageError, match="there is no schedule 'reports.dayly'; did you mean 'reports.daily'.*PR107"):
+        with pytest.raises(
+            UsageError, match="there is no schedule 'reports.dayly'; did you mean 'reports.daily'.*PR107"
+        ):
             await here.run(act)
     await sql.execute("UPDATE schedule SET retired_at = now()")
     with pytest.raises(UsageError, match="is retired: no release that runs declares it"):

@@ -16,7 +16,9 @@ from schedules.planbench import START, at, begin_at, finish, occurrences, office
 HALF_HOUR, TWO_DAYS = timedelta(minutes=30), timedelta(days=2)
 
 
-async def after(here: Any, sql: Any, away: timedelta, **options: Any) -> tuple[Counter[tuple[str, str | None]], list[Any]]:
+async def after(
+    here: Any, sql: Any, away: timedelta, **options: Any
+) -> tuple[Counter[tuple[str, str | None]], list[Any]]:
     """What becomes of the occurrences of that time: how many in each state, with what reason; and which have started."""
     held = await office(here, schedule(**options))
     await begin_at(sql)

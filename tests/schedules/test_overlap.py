@@ -133,7 +133,11 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_timed_out(he
     assert await sql.fetchval("SELECT count(*) FROM work") == 0, "no worker had begun it"
     await settled(here, held, at("02 01:10:01"))
     assert await states(sql) == [("02 01:00", "failed", "finish_within")]
-    assert await sql.fetchrow("SELECT paused_by, pause_reason, failures FROM schedule") == ("postroad", "a run failed", 1)
+    assert await sql.fetchrow("SELECT paused_by, pause_reason, failures FROM schedule") == (
+        "postroad",
+        "a run failed",
+        1,
+    )
     assert await sql.fetchval("SELECT count(*) FROM audit WHERE act = 'schedule.pause'") == 1
     await tick(here, held, at("02 02:00"))
     assert len(await states(sql)) == 1

@@ -22,7 +22,9 @@ def release(*schedules: Any, app: str = APP, tz: str = "2025b") -> Release:
 
 
 async def audited(sql: Any, act: str) -> list[tuple[str, Any, Any]]:
-    rows = await sql.fetch("SELECT subject, before::text AS before, after::text AS after FROM audit WHERE act = $1 ORDER BY id", act)
+    rows = await sql.fetch(
+        "SELECT subject, before::text AS before, after::text AS after FROM audit WHERE act = $1 ORDER BY id", act
+    )
     return [(row["subject"], *(json.loads(row[name] or "null") for name in ("before", "after"))) for row in rows]
 
 
@@ -34,7 +36,9 @@ async def test_what_is_declared_is_stored_and_declaring_it_again_changes_nothing
     assert (again.number, again.new, again.changed, again.retired) == (1, 0, 0, 0)
     assert again.known.keys() == first.known.keys() == {row["id"] for row in before}
     assert await sql.fetch("SELECT * FROM schedule ORDER BY name") == before
-    assert await audited(sql, "schedule.declare") == [(APP, None, {"release": 1, "names": ["reports.daily", "reports.other"]})]
+    assert await audited(sql, "schedule.declare") == [
+        (APP, None, {"release": 1, "names": ["reports.daily", "reports.other"]})
+    ]
 
 
 async def test_a_new_schedule_has_nothing_due_before_it_was_declared(here, sql) -> None:
@@ -138,7 +142,9 @@ async def test_after_a_rollback_the_old_release_is_the_newest_again(here, sql) -
 
 async def test_two_apps_of_one_schema_do_not_take_each_others_schedules(here, sql) -> None:
     await office(here, schedule())
-    with pytest.raises(UsageError, match=r"'reports.daily' is declared by App 'reports' in this schema.*rename one.*PR104"):
+    with pytest.raises(
+        UsageError, match=r"'reports.daily' is declared by App 'reports' in this schema.*rename one.*PR104"
+    ):
         await here.run(register(SCHEMA, release(schedule(), app="billing")))
     await here.run(register(SCHEMA, release(schedule("billing.daily"), app="billing")))
     assert await sql.fetchval("SELECT count(*) FROM schedule WHERE retired_at IS NULL") == 2

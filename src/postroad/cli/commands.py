@@ -19,7 +19,7 @@ from postroad.cli import (
     quarantine,
     queue,
     run,
-    schedule,
+    schedule_acts,
     schema,
     topology,
     work,
@@ -67,7 +67,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
     app.add_typer(jobs.app, name="jobs")
-    app.add_typer(schedule.app, name="schedule")
+    app.add_typer(schedule_acts.app, name="schedule")
     _add_demo(app, arguments)
     return app
 

@@ -60,10 +60,10 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`, `schedules` when some of these jobs run by themselves. `lifespan` is an async generator function that yields one live object, several
-        (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
-        ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
-        when it starts.
+        `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `lifespan` is an async
+        generator function that yields one live object, several (a list, or a mapping by type), for
+        ``delivery.use(Type)``. `executor` is one with other bounds for ``app.executor``. `sinks` hear every signal, in
+        the emitting thread. Without `settings` the environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).

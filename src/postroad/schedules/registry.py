@@ -103,7 +103,7 @@ def register(schema: str, release: Release) -> Pipeline[Registered]:
     }  # fmt: skip
     ids = {name: one.id for name, one in stored.items()}
     yield from _rezone(schema, release, [stored[name] for name in names if name in stored])
-    new, changed = yield from _declare(schema, release, number, stored, ids)
+    new, changed = yield from _declare(schema, release, number, stored=stored, ids=ids)
     retired = yield from _retire(schema, release, number, stored)
     known = {ids[one.name]: Known(one, one.plan(str(ids[one.name]))) for one in release.schedules}
     return Registered(number=number, known=known, new=len(new), changed=len(changed), retired=retired)
@@ -131,7 +131,7 @@ def _refuse_foreign(release: Release, rows: Sequence[Mapping[str, Any]]) -> None
 
 
 def _declare(
-    schema: str, release: Release, number: int, stored: Mapping[str, _Stored], ids: dict[str, UUID]
+    schema: str, release: Release, number: int, *, stored: Mapping[str, _Stored], ids: dict[str, UUID]
 ) -> Pipeline[tuple[list[str], list[str]]]:
     """Write what is new and what has changed; the names of either."""
     given = {one.name: definition_of(one) for one in release.schedules}

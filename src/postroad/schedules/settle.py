@@ -79,7 +79,7 @@ def settle(schema: str, office: Office, *, now: datetime | None = None, limit: i
     yield from store.end(schema, ends)
     yield from store.count_failures(schema, failures)
     for number, count in paused.items():
-        told.append((yield from _pause(schema, office, rows[number], count, now)))
+        told.append((yield from _pause(schema, office, rows[number], failures=count, given=now)))
     return Settled(count=len(found), told=told)
 
 
@@ -119,7 +119,7 @@ def _pauses(office: Office, row: Mapping[str, Any], one: Over, outcome: Outcome)
 
 
 def _pause(
-    schema: str, office: Office, row: Mapping[str, Any], failures: int, given: datetime | None
+    schema: str, office: Office, row: Mapping[str, Any], *, failures: int, given: datetime | None
 ) -> Pipeline[SchedulePaused]:  # fmt: skip
     """Pause a schedule as an operator would: what was due already is not lost."""
     time, _ = yield from store.begin(schema, office.app)

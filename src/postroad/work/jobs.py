@@ -211,11 +211,9 @@ class JobQueue:
 
     async def _attempted(self, attempt: Attempt) -> Ending:
         row = attempt.row
-        if row.cancelled is not None:
-            return cancelled(row.cancelled)
-        late = too_late(row)
-        if late is not None:
-            return cancelled(late)
+        ends = too_late(row) if row.cancelled is None else row.cancelled
+        if ends is not None:
+            return cancelled(ends)
         try:
             runner = self._runner(row)
             if row.attempt >= runner.job.retry.attempts:
