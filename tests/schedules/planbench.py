@@ -84,7 +84,8 @@ async def settled(here: Process, office: Office, now: datetime | None = None) ->
 
 async def occurrences(sql: Any, name: str = "reports.daily") -> list[Any]:
     return await sql.fetch(
-        "SELECT one.* FROM occurrence one JOIN schedule ON schedule.id = one.schedule WHERE name = $1 ORDER BY due, kind",
+        "SELECT one.* FROM occurrence one JOIN schedule ON schedule.id = one.schedule WHERE name = $1"
+        " ORDER BY due, kind",
         name,
     )
 

@@ -1,4 +1,4 @@
-"""The database, or every scheduler, away for half an hour and for two days: each policy decides, each time is accounted for."""
+"""All schedulers, or the database, away for half an hour and for two days: each policy decides, nothing vanishes."""
 
 from __future__ import annotations
 

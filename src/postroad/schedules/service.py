@@ -125,7 +125,7 @@ class Scheduler:
             return await self._plan()
         except LeaseLost:
             self._signals.emit(LateWriteRefused("schedules", 1))
-            self._lease = self._office = None
+            await self._let_go()
             return self._sweep.total_seconds()
         except Unavailable:
             raise
@@ -184,7 +184,8 @@ class Scheduler:
             await self._look_around(office)
         done = await self._manager.run(planner.tick(self._schema, office))
         if done.superseded:
-            await self._step_down()
+            self._superseded = True
+            await self._let_go()
             return self._sweep.total_seconds()
         for signal in done.told:
             self._signals.emit(signal)
@@ -208,9 +209,9 @@ class Scheduler:
         await self._manager.run(settle.backfill(self._schema, office))
         self._swept = self._clock.monotonic()
 
-    async def _step_down(self) -> None:
+    async def _let_go(self) -> None:
+        """Lead no more; where the lease is lost already, the keeper forgets it."""
         lease, self._lease, self._office = self._lease, None, None
-        self._superseded = True
         if lease is not None:
             await self._keeper.release_many([lease])
 
