@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from postroad.retry import Backoff
     from postroad.runtime.app import App
     from postroad.runtime.background import Executor
+    from postroad.schedules.policy import Missed, Overlap
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import job
     from postroad.work.run import BlockingRun, Run
 
@@ -26,12 +28,15 @@ _ROOMS = {
     "Drop": "postroad.failures",
     "Executor": "postroad.runtime.background",
     "Keep": "postroad.events",
+    "Missed": "postroad.schedules.policy",
     "OutcomeUnknown": "postroad.failures",
+    "Overlap": "postroad.schedules.policy",
     "Producer": "postroad.events",
     "Quarantine": "postroad.failures",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
     "Run": "postroad.work.run",
+    "Schedule": "postroad.schedules.schedule",
     "Sensitive": "postroad.events",
     "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
@@ -83,12 +88,15 @@ __all__ = [
     "Drop",
     "Executor",
     "Keep",
+    "Missed",
     "OutcomeUnknown",
+    "Overlap",
     "Producer",
     "Quarantine",
     "Retry",
     "Rules",
     "Run",
+    "Schedule",
     "Sensitive",
     "Snooze",
     "Subscription",

@@ -71,7 +71,7 @@ def test_next_of_an_interval(run) -> None:
         (["--every", "5"], "--every"),
         (["--every", "0s"], "every"),
         (["--every", "5s", "--phase", "1m"], "phase"),
-        (["--every", "999999d"], "--every"),
+        (["--every", "9999999d"], "--every"),
         ([], "one of"),
         (["reports.daily"], "--app"),
         (["reports.daily", "--cron", "* * * * *"], "NAME"),
@@ -101,7 +101,7 @@ def test_next_of_a_declared_schedule(run, monkeypatch) -> None:
     from types import SimpleNamespace
 
     names: dict[str, Any] = {}
-    exec(APP, names)  # noqa: S102
+    exec(APP, names)
     declared = SimpleNamespace(declarations=SimpleNamespace(schedules=(names["daily"],)))
     monkeypatch.setattr("postroad.cli.schedule.load", lambda _: declared)
     code, out, _ = run("next", "chores.daily", "--app", "m:app", "--after", "2026-01-01T00:00:00Z", "--json")
@@ -169,6 +169,8 @@ CASE: dict[str, Any] = {
         ({**CASE, "schedule": {"interval": {"every_s": "5"}}}, "every_s"),
         ({**CASE, "schedule": {"interval": {"every_s": 5, "anchor": "now"}}}, "anchor"),
         ({**CASE, "schedule": {"interval": {"every_s": 1e300}}}, "every_s"),
+        ({**CASE, "policy": {"jitter_max_s": float("nan")}}, "jitter_max_s"),
+        ({**CASE, "expect": {"runs": [{"started": 5}]}}, "expect.runs"),
         ({**CASE, "schedule": {"cron": "* * * * *", "tz": "CET"}}, "zone"),
         ({**CASE, "schedule": {"cron": "* * * * *", "end": "x"}}, "schedule.end"),
         ({**CASE, "policy": {"overlap": "replace"}}, "policy.overlap"),

@@ -33,9 +33,7 @@ IN_OUR_WORDS: dict[str, dict[str, Any]] = {
         "next": "2022-12-06T07:30:00Z",
     },
     "k8-active-deadline": {
-        "cancelled": [
-            {"at": "2016-05-19T10:10:00Z", "scheduled": "2016-05-19T10:00:00Z", "reason": "finish_within"}
-        ],
+        "cancelled": [{"at": "2016-05-19T10:10:00Z", "scheduled": "2016-05-19T10:00:00Z", "reason": "finish_within"}],
     },
     "af-catchup-false": {"runs": [{"scheduled": "2025-01-05T00:00:00Z", "started": "2025-01-05T06:00:00Z"}]},
     "br-sleep-duplicate": {"runs": [{"scheduled": "2025-06-29T03:00:00Z", "started": "2025-06-29T03:05:00Z"}]},

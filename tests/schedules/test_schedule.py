@@ -64,7 +64,7 @@ def test_the_request_is_made_of_the_due_time_in_the_schedules_zone() -> None:
         ({"cron": None, "every": seconds(0.5)}, "every", "whole seconds"),
         ({"cron": None, "every": 60}, "every", "duration"),
         ({"cron": None, "every": minutes(5), "phase": minutes(5)}, "phase", "below every"),
-        ({"cron": None, "at": datetime(2026, 1, 1)}, "at", "zone"),
+        ({"cron": None, "at": datetime(2026, 1, 1)}, "at", "zone"),  # noqa: DTZ001 - the mistake itself
         ({"finish_within": minutes(4)}, "finish_within", "below the maximum run time of 0:05:00"),
         ({"finish_within": hours(1), "max_runtime": hours(2)}, "finish_within", "maximum run time of 2:00:00"),
         ({"retry": Backoff(max_age=minutes(4))}, "retry.max_age", "maximum run time"),

@@ -239,7 +239,9 @@ def _contradictions(policy: Policy, retry: Backoff | None, max_runtime: timedelt
     """What contradicts itself: a run that is given up before one attempt may have ended, or cancelled by the next."""
     wrong = []
     if policy.missed is Missed.ALL and policy.overlap is Overlap.CANCEL_RUNNING:
-        wrong.append("missed=Missed.ALL and overlap=Overlap.CANCEL_RUNNING: each missed run would cancel the one before")
+        wrong.append(
+            "missed=Missed.ALL and overlap=Overlap.CANCEL_RUNNING: each missed run would cancel the one before"
+        )
     if policy.finish_within is not None and policy.finish_within < max_runtime:
         hint = "raise it, or lower max_runtime (the job's, if the schedule has none)"
         wrong.append(f"finish_within {policy.finish_within} is below the maximum run time of {max_runtime}; {hint}")

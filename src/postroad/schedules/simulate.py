@@ -18,7 +18,7 @@ from postroad.schedules.zones import EPOCH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOST_STEPS: Final = 100_000
+_MOST_STEPS: Final = 20_000
 """Ticks of one timeline; more is a timeline that a person would not read either."""
 
 

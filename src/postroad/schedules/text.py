@@ -94,19 +94,25 @@ def _item(text: str, place: _Field, item: str) -> str:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise _refused(text, f"{place.name}: {_shown(item)} cannot be read", _hint(place, item))
-    first, last, step = match.groups()
-    made = "*"
-    if first is not None:
-        low = _value(text, place, first)
-        made = str(low)
-        if last is not None:
-            high = _value(text, place, last)
-            made = f"{low}-{high}" if low != high else f"{low}"
-            if high < low:
-                raise _refused(text, f"{place.name}: the range {item!r} is reversed", _reversed(place, low, high))
-    every = None if step is None else _step(text, place, item, int(step))
+    base = _base(text, place, item, (match[1], match[2]))
+    if match[3] is None:
+        return base
+    step = _step(text, place, item, int(match[3]))
     # A range of one value takes no step: cronsim would read 5-5/2 as 5/2, to the end of the field.
-    return made if every is None or (last is not None and made == str(low)) else f"{made}/{every}"
+    return base if match[2] is not None and "-" not in base else f"{base}/{step}"
+
+
+def _base(text: str, place: _Field, item: str, found: tuple[str | None, str | None]) -> str:
+    """What a step would be of: all, one value, or a range."""
+    if found[0] is None:
+        return "*"
+    low = _value(text, place, found[0])
+    if found[1] is None:
+        return f"{low}"
+    high = _value(text, place, found[1])
+    if high < low:
+        raise _refused(text, f"{place.name}: the range {item!r} is reversed", _reversed(place, low, high))
+    return f"{low}-{high}" if high > low else f"{low}"
 
 
 def _nth(text: str, place: _Field, item: str, found: tuple[str, str | None]) -> str:

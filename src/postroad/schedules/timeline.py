@@ -165,11 +165,11 @@ def _event(row: object, place: int) -> Event:
     where = f"events[{place}]"
     given = _mapping(row, where)
     kind = given.get("type")
-    if kind not in EVENTS:
+    if not isinstance(kind, str) or kind not in EVENTS:
         raise _refused(f"{where}.type {kind!r:.60}: there is no such event of a schedule here")
     needs = {"backfill": ("from", "to"), "run_finished": ("scheduled",), "run_ended_after_cancel": ("scheduled",)}
     times = {name: given.get(name) for name in ("scheduled", "from", "to")}
-    missing = [name for name in needs.get(str(kind), ()) if times[name] is None]
+    missing = [name for name in needs.get(kind, ()) if times[name] is None]
     if missing:
         raise _refused(f"{where}.{missing[0]} is missing: a {kind} needs it")
     found = {name: None if value is None else _instant(value, f"{where}.{name}") for name, value in times.items()}
@@ -178,7 +178,7 @@ def _event(row: object, place: int) -> Event:
         raise _refused(f"{where}.outcome {outcome!r:.60} is none of {', '.join(Outcome)}")
     return Event(
         at=_instant(given.get("at"), f"{where}.at"),
-        type=str(kind),
+        type=kind,
         scheduled=found["scheduled"],
         first=found["from"],
         last=found["to"],
@@ -197,8 +197,12 @@ def _overlap(given: object, where: str) -> Overlap:
 
 def _expected(expect: object) -> list[datetime]:
     """The starts that the case expects: it is played until then."""
-    runs = expect.get("runs", []) if isinstance(expect, Mapping) else []
-    return [_instant(run["started"], "expect.runs") for run in runs if isinstance(run, Mapping) and "started" in run]
+    runs = expect.get("runs") if isinstance(expect, Mapping) else None
+    return [
+        _instant(run["started"], "expect.runs")
+        for run in (runs if isinstance(runs, list) else ())
+        if isinstance(run, Mapping) and "started" in run
+    ]
 
 
 def _instant(given: object, where: str) -> datetime:
@@ -214,7 +218,10 @@ def _instant(given: object, where: str) -> datetime:
 def _duration(given: object, where: str) -> timedelta:
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise _refused(f"{where} {given!r:.60} is no number of seconds")
-    return seconds(given)
+    try:
+        return seconds(given)
+    except (OverflowError, ValueError):  # Not a number, or far too large a one.
+        raise _refused(f"{where} {given!r:.60} is no number of seconds") from None
 
 
 def _mapping(given: object, where: str) -> Mapping[str, Any]:
