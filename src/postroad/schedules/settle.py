@@ -105,8 +105,8 @@ def _counted(before: int, outcome: Outcome) -> int:
 
 
 def _signal(name: str, one: Over, result: str) -> OccurrenceEnded:
-    delay = None if one.began is None else (one.began - one.occurrence.starts_at).total_seconds()
-    return OccurrenceEnded(name, result, one.ended_at.timestamp(), delay)
+    delays = () if one.began is None else ((one.began - one.occurrence.starts_at).total_seconds(),)
+    return OccurrenceEnded(name, result, one.ended_at.timestamp(), delays)
 
 
 def _pauses(office: Office, row: Mapping[str, Any], one: Over, outcome: Outcome) -> bool:

@@ -53,7 +53,7 @@ class ScheduleMetrics:
 
     def _ended(self, signal: catalog.OccurrenceEnded) -> None:
         self._runs.labels(signal.schedule, "ended", signal.result).inc()
-        if signal.delay_seconds is not None:
-            self._delay.labels(signal.schedule).observe_many((max(signal.delay_seconds, 0.0),))
+        if signal.delays:
+            self._delay.labels(signal.schedule).observe_many([max(delay, 0.0) for delay in signal.delays])
         if signal.result == "ok":
             self._success.labels(signal.schedule).set(signal.ended)

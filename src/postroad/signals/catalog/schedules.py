@@ -61,14 +61,14 @@ class OccurrencesPassed(Signal):
 class OccurrenceEnded(Signal):
     """A run of a schedule ended: ok, failed or cancelled.
 
-    `delay_seconds` is from the time at which it was to start until a worker began it, None where it was not the first
-    attempt that ended; `ended` is the time of its end as a Unix time.
+    `ended` is the time of its end as a Unix time. `delays` holds how long after the time at which it was to start a
+    worker began it, in seconds; nothing where it was not the first attempt that ended.
     """
 
     schedule: str
     result: str
     ended: float
-    delay_seconds: float | None = None
+    delays: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
