@@ -160,6 +160,12 @@ def test_queues_and_runs_side_by_side_are_bounded_and_the_drop_is_recorded() -> 
     assert told(second_while_the_first_runs(Overlap.ALLOW, limit=1)) == [("skip", "14:00", "limit")]
 
 
+def test_what_queues_behind_nothing_is_looked_at_at_once() -> None:
+    of, queued = plan(overlap=Overlap.QUEUE_ONE), second_while_the_first_runs(Overlap.QUEUE_ONE).state
+    assert decide.wakes_at(of, queued) == NOON + hours(3)
+    assert decide.wakes_at(of, replace(queued, running=())) == NOON + hours(2)
+
+
 def test_a_changed_policy_holds_for_what_queues_already() -> None:
     queued = second_while_the_first_runs(Overlap.QUEUE_ONE).state
     assert told(decide.tick(plan(overlap=Overlap.ALLOW), queued, NOON + minutes(121))) == [("start", "14:00", None)]

@@ -31,7 +31,6 @@ LEAST_START_WITHIN: Final = seconds(30)
 """The scheduler may sleep this long: a shorter deadline would drop occurrences at random."""
 _MOST_COUNT: Final = 10_000
 _NOTHING: Final = timedelta(0)
-_UTC: Final = ZoneInfo("UTC")
 _PROBE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """From here on `args` is tried out with a due time, so that a declaration is checked without a clock."""
 
