@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -14,7 +13,7 @@ from postroad.errors import UsageError
 from postroad.schedules.cron import Cron
 from postroad.schedules.preview import coming
 from postroad.schedules.timing import At, Every, dues, newest, timing_of
-from postroad.schedules.zones import data_version, zone_named
+from postroad.schedules.zones import zone_named
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ZONE = ZoneInfo("UTC")
@@ -116,7 +115,3 @@ def test_a_preview_marks_what_the_clock_does() -> None:
     hourly = coming(Cron("30 * * * *"), zone, after=datetime(2025, 11, 2, 6, tzinfo=UTC), count=1)
     assert hourly[0].change == "the clock shows 01:30 twice, and this is the second time"
     assert hourly[0].local.isoformat() == "2025-11-02T01:30:00-05:00"
-
-
-def test_the_release_of_the_zone_data_is_known() -> None:
-    assert re.fullmatch(r"20\d\d[a-z]|20\d\d\.\d+|unknown", data_version())

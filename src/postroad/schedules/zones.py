@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import cache, lru_cache
-from importlib import metadata
-from pathlib import Path
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from zoneinfo import TZPATH, ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 from postroad.errors import UsageError
 
@@ -87,28 +85,6 @@ def spans(zone: ZoneInfo, day: int) -> tuple[Span, ...]:
         until = [to for at, to in repeats.items() if at <= first and to - at <= MOST_SHIFT]
         made.append(Span(first, last, offset_at(zone, first), before[first], max([start, *until])))
     return tuple(made)
-
-
-@cache
-def data_version() -> str:
-    """Which release of the zone data this process reads, as ``2025b``; ``unknown`` where the host does not say.
-
-    Of the host's data, which come first, or else of the package ``tzdata``.
-    """
-    for folder in TZPATH:
-        try:
-            with (Path(folder) / "tzdata.zi").open(encoding="ascii", errors="replace") as opened:
-                found = re.fullmatch(r"# version ([\w-]{1,30})", opened.readline(80).strip())
-        except OSError:
-            continue
-        if found is not None:
-            return found[1]
-    if any(Path(folder).is_dir() for folder in TZPATH):
-        return "unknown"
-    try:
-        return metadata.version("tzdata")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[tuple[datetime, timedelta, timedelta]]:
