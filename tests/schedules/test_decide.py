@@ -153,11 +153,26 @@ def test_of_one_place_in_the_queue_the_first_comer_has_it_and_of_a_cancelling_on
     assert told(third) == [("skip", "14:00", "superseded"), ("queue", "15:00", None)]
 
 
+def test_what_would_be_cancelled_at_once_is_not_started_whoever_asked_for_it() -> None:
+    of = plan(overlap=Overlap.CANCEL_RUNNING)
+    state = decide.trigger(State(cursor=NOON), NOON + minutes(59), overlap=Overlap.ALLOW).state
+    state = decide.backfill(state, [NOON - hours(1)], NOON + minutes(59)).state
+    assert told(decide.tick(of, state, NOON + hours(1))) == [
+        ("queue", "11:00", None), ("skip", "12:59", "superseded"), ("start", "13:00", None),
+    ]  # fmt: skip
+
+
 def test_queues_and_runs_side_by_side_are_bounded_and_the_drop_is_recorded() -> None:
     queue = second_while_the_first_runs(Overlap.QUEUE_ALL, limit=1, max_catch_up=1)
     of = plan(overlap=Overlap.QUEUE_ALL, limit=1, max_catch_up=1)
     assert told(decide.tick(of, queue.state, NOON + hours(3))) == [("skip", "15:00", "queue_full")]
     assert told(second_while_the_first_runs(Overlap.ALLOW, limit=1)) == [("skip", "14:00", "limit")]
+
+
+def test_what_queues_behind_nothing_is_looked_at_at_once() -> None:
+    of, queued = plan(overlap=Overlap.QUEUE_ONE), second_while_the_first_runs(Overlap.QUEUE_ONE).state
+    assert decide.wakes_at(of, queued) == NOON + hours(3)
+    assert decide.wakes_at(of, replace(queued, running=())) == NOON + hours(2)
 
 
 def test_a_changed_policy_holds_for_what_queues_already() -> None:
@@ -330,7 +345,8 @@ ACTIONS = st.lists(
         st.tuples(st.just("pass"), st.integers(-400, 4000)),
         st.tuples(st.just("wake"), st.just(0)),
         st.tuples(st.just("end"), st.sampled_from([0, 1])),
-        st.tuples(st.sampled_from(["pause", "resume", "trigger"]), st.just(0)),
+        st.tuples(st.sampled_from(["pause", "resume"]), st.just(0)),
+        st.tuples(st.sampled_from(["trigger", "backfill"]), st.integers(0, 5)),
     ),
     max_size=40,
 )
@@ -359,13 +375,17 @@ class World:
             return decide.resume(self.state, self.now)
         elif act == "trigger":
             self.now += timedelta(microseconds=1)  # A due time of its own, as the database's clock gives it.
-            return decide.trigger(self.state, self.now)
+            return decide.trigger(self.state, self.now, overlap=[None, *Overlap][number])
+        elif act == "backfill":
+            self.now += timedelta(microseconds=1)
+            return decide.backfill(self.state, [self.now - hours(number)], self.now, overlap=[*Overlap][number % 5])
         elif act == "end" and self.state.running:
             outcome = Outcome.FAILED if number else Outcome.SUCCEEDED
             return after_run(self.plan, self.state, self.now, outcome)
         return Step(self.state)
 
     def keep(self, step: Step) -> None:
+        started = set[tuple[datetime, Kind]]()
         for one in step.decisions:
             if one.act is Act.MISS and one.occurrence is None:
                 self.summed += one.count
@@ -373,10 +393,13 @@ class World:
                 self.ends[one.occurrence.identity] += 1
             if one.act is Act.START and one.occurrence is not None:
                 assert one.occurrence.starts_at <= self.now
-                assert one.occurrence.kind is Kind.MANUAL or not step.state.paused
-        policy = self.plan.policy
-        most = policy.limit if policy.overlap is Overlap.ALLOW else 1
-        assert len(step.state.running) <= max(most, len(self.state.running))
+                assert one.occurrence.kind is not Kind.SCHEDULED or not step.state.paused
+                own = one.occurrence.overlap or self.plan.policy.overlap
+                started.add(one.occurrence.identity)
+                assert own is Overlap.ALLOW or (not self.state.running and len(started) == 1), "none overlaps"
+            if one.act is Act.CANCEL and one.occurrence is not None:
+                assert one.occurrence.identity not in started, "what is cancelled at once is never started"
+        assert len(step.state.running) <= max(self.plan.policy.limit, len(self.state.running), 1)
         assert step.state.cursor >= self.state.cursor
         self.state = step.state
 

@@ -148,7 +148,7 @@ def wakes_at(plan: Plan, state: State) -> datetime | None:
     for one in state.waiting:
         if state.paused and one.kind is Kind.SCHEDULED:
             continue
-        if not one.queued:
+        if not one.queued or not state.running:
             times.append(one.starts_at)
         elif policy.start_within is not None and one.kind is Kind.SCHEDULED:
             times.append(one.starts_at + policy.start_within + _TICK)

@@ -60,13 +60,24 @@ def admit(policy: Policy, ready: Sequence[Occurrence], running: Sequence[Occurre
     """Decide for each that is `ready`, in order, by its own overlap policy or else the schedule's."""
     done = Admission(policy, now, list(running))
     chosen = [one.overlap or policy.overlap for one in ready]
+    last = {own: place for place, own in enumerate(chosen) if ready[place].kind is Kind.SCHEDULED}
+    cancels = max((place for place, own in enumerate(chosen) if own is Overlap.CANCEL_RUNNING), default=-1)
     for place, (one, overlap) in enumerate(zip(ready, chosen, strict=True)):
-        followed = one.kind is Kind.SCHEDULED and any(
-            after.kind is Kind.SCHEDULED and own is overlap
-            for after, own in zip(ready[place + 1 :], chosen[place + 1 :], strict=True)
-        )
-        _BY_POLICY[overlap](done, one, followed)
+        if place < cancels:
+            _make_way(done, one, overlap)
+        else:
+            _BY_POLICY[overlap](done, one, one.kind is Kind.SCHEDULED and place < last[overlap])
     return done
+
+
+def _make_way(done: Admission, one: Occurrence, overlap: Overlap) -> None:
+    """What would be cancelled at once, by one that is ready too, is never started."""
+    if overlap is Overlap.QUEUE_ALL or (overlap is Overlap.QUEUE_ONE and (one.queued or not done.in_queue)):
+        done.queue(one)
+    elif done.running and overlap is not Overlap.CANCEL_RUNNING:
+        done.skip(one, Reason.OVERLAP)
+    else:
+        done.skip(one, Reason.SUPERSEDED)
 
 
 def _skip(done: Admission, one: Occurrence, followed: bool) -> None:  # noqa: FBT001 - of a table of functions
@@ -110,15 +121,14 @@ def _allow(done: Admission, one: Occurrence, _: bool) -> None:  # noqa: FBT001 -
         done.skip(one, Reason.LIMIT)
 
 
-def _cancel_running(done: Admission, one: Occurrence, followed: bool) -> None:  # noqa: FBT001 - of a table of functions
-    """What would be cancelled at once is never started."""
-    if followed:
-        done.skip(one, Reason.SUPERSEDED)
-    elif not done.running:
+def _cancel_running(done: Admission, one: Occurrence, _: bool) -> None:  # noqa: FBT001 - of a table of functions
+    """It waits for the end of what it has cancelled; what has started beside since then is not its to cancel."""
+    if not done.running:
         done.start(one)
-    else:
+        return
+    if not one.queued:
         done.cancel_running()
-        done.queue(one)
+    done.queue(one)
 
 
 _BY_POLICY: dict[Overlap, Callable[[Admission, Occurrence, bool], None]] = {

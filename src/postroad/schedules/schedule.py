@@ -31,7 +31,6 @@ LEAST_START_WITHIN: Final = seconds(30)
 """The scheduler may sleep this long: a shorter deadline would drop occurrences at random."""
 _MOST_COUNT: Final = 10_000
 _NOTHING: Final = timedelta(0)
-_UTC: Final = ZoneInfo("UTC")
 _PROBE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """From here on `args` is tried out with a due time, so that a declaration is checked without a clock."""
 
@@ -104,22 +103,18 @@ class Schedule:
             missed=missed, catch_up=catch_up, max_catch_up=max_catch_up, overlap=overlap, limit=limit, jitter=jitter,
             start_within=start_within, finish_within=finish_within, pause_on_failure=pause_on_failure,
         )  # fmt: skip
-        named: object = name  # Untyped code may hand in anything.
-        fits = isinstance(named, str) and QUEUE.fullmatch(named)
-        wrong = [] if fits else [f"the name {name!r:.80} is not {LETTERS}"]
+        wrong = _misnamed(name)
         declared = _tried(wrong, lambda: job if isinstance(job, Job) else job_of(job))
         timing = _tried(wrong, lambda: _timing(cron=cron, every=every, phase=phase, at=at))
         found = _tried(wrong, lambda: zone_named(zone))
-        wrong += _mistaken(policy, max_runtime, retry)
-        if declared is not None and not wrong:
+        wrong += (mistaken := _mistaken(policy, max_runtime, retry))
+        if declared is not None and not mistaken:
             wrong += _contradictions(policy, retry, max_runtime or declared.max_runtime)
         if declared is not None and timing is not None and found is not None:
             wrong += _misfit(declared, args, timing, found)
         if wrong:
             raise UsageError("PR101", f"schedule {name!r:.80} is not valid: {'; '.join(wrong)}")
-        values = (name, declared, timing, found, policy, max_runtime, retry, args)
-        for one, value in zip(fields(self), values, strict=True):
-            object.__setattr__(self, one.name, value)
+        _set(self, (name, declared, timing, found, policy, max_runtime, retry, args))
 
     def request(self, due: datetime) -> Any:
         """The job's request for the occurrence due at `due`, whatever zone that is given in."""
@@ -186,6 +181,17 @@ def _tried(wrong: list[str], make: Callable[[], T]) -> T | None:
     except UsageError as error:
         wrong.append(error.message)
         return None
+
+
+def _set(schedule: Schedule, values: tuple[object, ...]) -> None:
+    """The fields of a frozen value, in their order."""
+    for one, value in zip(fields(schedule), values, strict=True):
+        object.__setattr__(schedule, one.name, value)
+
+
+def _misnamed(name: object) -> list[str]:
+    fits = isinstance(name, str) and QUEUE.fullmatch(name)
+    return [] if fits else [f"the name {name!r:.80} is not {LETTERS}"]
 
 
 def _timing(*, cron: str | None, every: timedelta | None, phase: timedelta, at: datetime | None) -> Timing:
