@@ -116,6 +116,7 @@ def at(text: str) -> datetime:
 async def scheduling(
     here: Process, schedules: Sequence[Schedule], *, app: str = APP, ttl: timedelta = seconds(1),
     sweep: timedelta = seconds(0.1), wake: Callable[[str], None] = lambda _: None, tz: str = "2025b",
+    dies: bool = False,
 ) -> AsyncIterator[Scheduler]:  # fmt: skip
     """The service, as an App runs it."""
     made = Scheduler(
@@ -131,7 +132,7 @@ async def scheduling(
         await asyncio.wait([task], timeout=5)
         task.cancel()
         await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()):
+        if not task.cancelled() and (error := task.exception()) and not dies:
             raise error
 
 

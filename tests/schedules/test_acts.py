@@ -10,7 +10,7 @@ import pytest
 
 from postroad.clock import hours, seconds
 from postroad.errors import UsageError
-from postroad.schedules import decide, operate, settle
+from postroad.schedules import operate, settle
 from postroad.schedules.policy import Missed, Overlap
 from schedules.planbench import SCHEMA, at, begin_at, finish, occurrences, office, schedule, settled, states, tick
 
@@ -129,7 +129,7 @@ async def test_a_run_by_hand_obeys_the_overlap_unless_it_brings_its_own(here, sq
 @pytest.mark.parametrize("request_", ["", "x" * 101, "a\nb"])
 async def test_a_request_that_cannot_be_kept_is_refused(here, request_) -> None:
     await office(here, schedule())
-    with pytest.raises(UsageError, match="one line of 1 to 100 characters.*PR107"):
+    with pytest.raises(UsageError, match=r"one line of 1 to 100 characters.*PR107"):
         await trigger(here, request_)
 
 
@@ -140,7 +140,7 @@ async def test_an_unknown_name_is_told_with_what_was_meant_and_a_retired_one_is_
         operate.trigger(SCHEMA, "reports.dayly", request="r", by="a"), operate.shown(SCHEMA, "reports.dayly"),
     ):  # fmt: skip
         with pytest.raises(
-            UsageError, match="there is no schedule 'reports.dayly'; did you mean 'reports.daily'.*PR107"
+            UsageError, match=r"there is no schedule 'reports.dayly'; did you mean 'reports.daily'.*PR107"
         ):
             await here.run(act)
     await sql.execute("UPDATE schedule SET retired_at = now()")
@@ -252,4 +252,3 @@ async def test_a_definition_says_where_each_property_comes_from(here) -> None:
     sources = one.definition["sources"]
     assert (sources["overlap"], sources["catch_up"], sources["max_runtime"]) == ("declared", "default", "job")
     assert json.dumps(one.definition)
-    assert decide.LATE == timedelta(minutes=1)

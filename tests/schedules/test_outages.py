@@ -19,7 +19,7 @@ HALF_HOUR, TWO_DAYS = timedelta(minutes=30), timedelta(days=2)
 async def after(
     here: Any, sql: Any, away: timedelta, **options: Any
 ) -> tuple[Counter[tuple[str, str | None]], list[Any]]:
-    """What becomes of the occurrences of that time: how many in each state, with what reason; and which have started."""
+    """What becomes of the occurrences of that time: how many in each state, and which have started."""
     held = await office(here, schedule(**options))
     await begin_at(sql)
     await tick(here, held, START + away + timedelta(seconds=30))

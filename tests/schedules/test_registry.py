@@ -154,7 +154,7 @@ async def test_two_apps_of_one_schema_do_not_take_each_others_schedules(here, sq
 
 
 async def zones_change(here: Any, sql: Any) -> list[tuple[str, str]]:
-    """Due daily at 02:15 in a zone: by the old data an hour ahead of UTC, by the new at UTC. What has run, planned when."""
+    """Due daily at 02:15 in a zone: by the old data an hour ahead of UTC, by the new in UTC. What has run."""
     held = await office(here, schedule(cron="15 2 * * *", zone="Africa/Lagos"))
     await begin_at(sql)
     await tick(here, held, at("02 01:15"))

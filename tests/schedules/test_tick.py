@@ -102,7 +102,7 @@ async def test_a_schedule_that_cannot_be_decided_stalls_no_neighbour(here, sql, 
 
 
 async def race(url: str, here: Any, sql: Any, *, until: timedelta, racers: int = 10) -> None:
-    """Ten processes that all believe to be the one: each with a lease of its own, and a clock that jumps as it likes."""
+    """Ten processes that all believe to be the one: each with a lease of its own, and a clock that jumps at will."""
     declared = schedule(**ALL)
     held = [await office(here, declared, name=f"scheduler:{number}") for number in range(racers)]
     await begin_at(sql)
