@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +35,8 @@ class Release:
     schedules: Sequence[Schedule]
     tz_version: str
     fingerprint: str
+    definitions: Mapping[str, dict[str, Any]] = field(repr=False)
+    """What is kept of each, by name."""
 
     @classmethod
     def of(cls, app: str, schedules: Sequence[Schedule], *, tz_version: str | None = None) -> Release:
@@ -42,7 +44,8 @@ class Release:
         told = "\n".join(sorted(f"{one.name} {one.fingerprint()}" for one in schedules))
         name = sha256(told.encode()).hexdigest()[:16]
         return cls(
-            app=app, schedules=tuple(schedules), tz_version=tz_version or zone_data_version(), fingerprint=name
+            app=app, schedules=tuple(schedules), tz_version=tz_version or zone_data_version(), fingerprint=name,
+            definitions={one.name: _definition(one) for one in schedules},
         )  # fmt: skip
 
     @property
@@ -134,7 +137,7 @@ def _declare(
     schema: str, release: Release, number: int, *, stored: Mapping[str, _Stored], ids: dict[str, UUID]
 ) -> Pipeline[tuple[list[str], list[str]]]:
     """Write what is new and what has changed; the names of either."""
-    given = {one.name: definition_of(one) for one in release.schedules}
+    given = release.definitions
     new = [name for name in given if name not in stored or stored[name].retired]
     changed = [name for name in given if name in stored and name not in new and stored[name].definition != given[name]]
     moved = [*new, *(name for name in changed if _times(stored[name].definition) != _times(given[name]))]
@@ -190,7 +193,7 @@ def _rezone(schema: str, release: Release, standing: Sequence[_Stored]) -> Pipel
     yield from audit.record(schema, act)
 
 
-def definition_of(schedule: Schedule) -> dict[str, Any]:
+def _definition(schedule: Schedule) -> dict[str, Any]:
     """What is kept of a schedule: its properties, and where each comes from."""
     definition: dict[str, Any] = json.loads(json.dumps({**schedule.stored(), "sources": schedule.sources()}))
     return definition

@@ -53,17 +53,18 @@ def settle(schema: str, office: Office, *, now: datetime | None = None, limit: i
     """Note how up to `limit` runs of the App ended; run it in a transaction.
 
     What has no row of work any more is over: finished, or failed where it lies in quarantine. A schedule that asks for
-    it is paused after a failure. What was queued behind a run is looked at by the next tick. `now` is the database's
-    time unless it is given.
+    it is paused after a failure. One that somebody holds is left to the next time. What was queued behind a run is
+    looked at by the next tick. `now` is the database's time unless it is given.
 
     Raises:
         LeaseLost: PR401, the lease is another's by now: roll back.
     """
     yield from fenced(schema, office)
     found = yield from store.over(schema, office.app, limit=limit)
+    rows = {row["id"]: row for row in (yield from store.hold(schema, {one.schedule for one in found}))}
+    found = [one for one in found if one.schedule in rows]
     if not found:
         return Settled(count=0)
-    rows = {row["id"]: row for row in (yield from store.hold(schema, {one.schedule for one in found}))}
     told: list[Signal] = []
     ends: list[tuple[int, str, str | None, datetime]] = []
     failures = {number: row["failures"] for number, row in rows.items()}

@@ -230,7 +230,7 @@ def end(schema: str, ends: Sequence[tuple[int, str, str | None, datetime]]) -> P
 
 
 def hold(schema: str, schedules: Iterable[UUID]) -> Pipeline[list[Mapping[str, Any]]]:
-    """Lock schedules by id, in order."""
+    """Lock schedules by id; those that others hold are left out."""
     rows = yield QUERIES.statement("hold", schema, sorted(schedules))
     return list(rows)
 

@@ -5,7 +5,7 @@
 -- name: turn
 -- One registration of an App at a time, until the transaction ends; the server ends that of a process that stands still.
 SELECT pg_advisory_xact_lock(hashtextextended('postroad.schedules.' || $1::text || ':' || $2::text, 0)),
-    set_config('idle_in_transaction_session_timeout', '5s', TRUE);
+    set_config('idle_in_transaction_session_timeout', '30s', TRUE);
 
 -- name: releases
 -- The releases of an App that have started, newest first.
@@ -178,12 +178,12 @@ LEFT JOIN {schema}.quarantine ON quarantine.queue = over.queue AND quarantine.ke
 ORDER BY over.schedule, over.id;
 
 -- name: hold
--- Schedules by id, locked in order until the transaction ends.
+-- Schedules by id, locked until the transaction ends; those that somebody else holds are passed over.
 SELECT id, name, revision, failures, paused_at, cursor
 FROM {schema}.schedule
 WHERE id = ANY ($1::uuid[])
 ORDER BY id
-FOR UPDATE;
+FOR UPDATE SKIP LOCKED;
 
 -- name: end
 -- How started occurrences ended.
