@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,7 @@ from postroad.schedules.schedule import Schedule
 from postroad.signals import Signals
 from postroad.signals.catalog import OccurrenceEnded, SchedulesDeclared
 from postroad.work.job import job
+from runtime.processes import Running
 from support import Recorder
 
 
@@ -79,3 +81,28 @@ async def test_the_last_schedule_that_is_taken_out_is_retired(runtime_url, datab
     await run(runtime_url, roles={Role.SCHEDULE}, schedules=[often()], until=SchedulesDeclared)
     told = await run(runtime_url, roles={Role.SCHEDULE}, schedules=[], until=SchedulesDeclared)
     assert (told.declared, told.retired) == (0, 1)
+
+
+@pytest.mark.heavy
+async def test_whoever_is_killed_each_second_starts_once_and_none_is_left_out(runtime_url, database) -> None:
+    given = {
+        "POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_LOG_LEVEL": "debug", "POSTROAD_SCHEDULER_LEASE_SECONDS": "1",
+        "POSTROAD_WORKER_LEASE_SECONDS": "1",
+    }  # fmt: skip
+    for _ in range(3):
+        with Running("clockwork:app", "--only", "schedule,work", **given) as running:
+            running.wait_for("occurrence_started")
+            running.stop(signal.SIGKILL)
+    with Running("clockwork:app", "--only", "schedule,work", **given) as running:
+        running.wait_for("occurrence_started")
+        running.wait_for("occurrence_ended", result="ok")
+        assert running.stop() < 20
+    connection = await asyncpg.connect(database)
+    dues = [row["due"] for row in await connection.fetch("SELECT due FROM postroad.occurrence ORDER BY due")]
+    begun = await connection.fetchval("SELECT count(*) FROM postroad.occurrence WHERE work_id IS NOT NULL")
+    works = await connection.fetchval(
+        "SELECT count(*) FROM (SELECT id, key FROM postroad.work UNION SELECT id, key FROM postroad.finished) AS rows"
+    )
+    await connection.close()
+    assert dues == [dues[0] + seconds(number) for number in range(len(dues))]
+    assert begun == works == len(dues)
