@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from postroad.work.store import ClaimedRow, Position
 
 _MOST: Final = 300  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_UNWRITTEN: Final = 1500  # Rows in hand beside those that run: no more are claimed while their ends are written so late.
 _PRIORITIES: Final = 64  # Beyond so many, claims look from the front again: each costs a scan of its own.
 _LONGEST_HOLD: Final = 30.0  # Seconds.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
@@ -111,7 +112,8 @@ class Lane:
             return 0
         if self.suspects:
             return 1
-        room = self.handler.slots - len(self.in_hand) if self.jobs is None else self.jobs.room
+        free = self.handler.slots - len(self.in_hand)
+        room = free if self.jobs is None else min(self.jobs.room, free + _UNWRITTEN)
         return max(0, min(room, _MOST))
 
     @property
