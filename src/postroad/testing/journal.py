@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.errors import PostroadError
+from postroad.errors import CODES, PostroadError
 from postroad.signals.catalog import (
     DeliveryDelayed,
     DeliveryQuarantined,
@@ -47,7 +47,7 @@ class Failure:
         """What the author's code raised, with a note; else an error with the failure's own code."""
         what = f"{self.name} failed and was {self.became}: {self.reason or 'no reason given'}"
         if self.error is None:
-            return PostroadError(self.code or "PR501", what)
+            return PostroadError(self.code, what) if self.code in CODES else AssertionError(what)
         if what not in getattr(self.error, "__notes__", ()):
             self.error.add_note(what)
         return self.error
@@ -66,7 +66,8 @@ class Drained:
 
         Raises:
             BaseException: what the author's code raised.
-            PostroadError: the failure's own code, where it was not the author's code that raised.
+            PostroadError: with the failure's own code, where it was not the author's code that raised.
+            AssertionError: the same, where it has none.
             BaseExceptionGroup: several.
         """
         errors = [failure.exception() for failure in self.failures]
@@ -106,11 +107,11 @@ class Journal:
         match signal:
             case DeliverySettled():
                 self.settled.append((signal.consumer, signal.result))
-            case DeliveryDelayed() | JobDelayed() if signal.error_type != _ASKED_FOR:
+            case DeliveryDelayed() | JobDelayed() if signal.error_type.rpartition(".")[2] != _ASKED_FOR:
                 after = f"delayed by {signal.delay_seconds:.3g} s"
                 self._fail(signal, after, error_type=signal.error_type, code="")
             case DeliveryQuarantined() | JobQuarantined():
-                self._fail(signal, "quarantined", error_type=None, code=signal.code)
+                self._fail(signal, "quarantined", error_type="", code=signal.code)
             case WorkSettled(kind="job", result="ok"):
                 self._jobs += signal.count
             case IntakePaused():
@@ -118,17 +119,18 @@ class Journal:
             case _:
                 return
 
-    def _fail(self, signal: Any, became: str, *, error_type: str | None, code: str) -> None:
+    def _fail(self, signal: Any, became: str, *, error_type: str, code: str) -> None:
         name = signal.job if isinstance(signal, JobDelayed | JobQuarantined) else signal.consumer
-        error = None if code in _NEVER_RAN else self._taken(name, error_type)
+        error = None if code in _NEVER_RAN else self._taken(name, f"{error_type} {signal.reason}")
         self._failures.append(Failure(name=name, became=became, code=code, reason=signal.reason, error=error))
 
-    def _taken(self, name: str, error_type: str | None) -> BaseException | None:
-        """The error that belongs to a failure: the oldest of that name and type that has none yet."""
-        for pair in self._raised:
-            if pair[0] == name and error_type in {None, type(pair[1]).__name__}:
-                self._raised.remove(pair)
-                return pair[1]
+    def _taken(self, name: str, told: str) -> BaseException | None:
+        """The error that belongs to a failure: the first of that name, by preference one of a type that is told."""
+        own = [pair for pair in self._raised if pair[0] == name]
+        named = [pair for pair in own if type(pair[1]).__name__ in told]
+        for pair in (*named, *own):
+            self._raised.remove(pair)
+            return pair[1]
         return None
 
     # --- the author's functions -----------------------------------------------------------------------------------

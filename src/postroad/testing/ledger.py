@@ -29,6 +29,7 @@ A = TypeVar("A")
 
 QUERIES: Final = queries("postroad.testing", "ledger.sql")
 _PARAMETER: Final = re.compile(r"\$\d+")
+_COMMENT: Final = re.compile(r"^--.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,6 @@ class _CursorHand(SyncHand):
     def fetch(self, statement: Statement) -> Rows:
         """See `SyncHand.fetch`. Every parameter stands once, in order."""
         with self._connection.cursor() as cursor:
-            cursor.execute(_PARAMETER.sub("%s", statement.text), statement.args)
+            cursor.execute(_PARAMETER.sub("%s", _COMMENT.sub("", statement.text)), statement.args)
             names = [column[0] for column in cursor.description]
             return [row if isinstance(row, dict) else dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import UsageError
-from postroad.events import Compatibility, EventType, Keep, Subscribers
+from postroad.events import Compatibility, EventType, Keep, Subscribers, event_type_of
 from postroad.events.envelope import CONTENT_TYPE, MAX_PAYLOAD_BYTES, Envelope, decode, encode
 from postroad.transport.base import Outgoing
 from postroad.transport.topology import owner_of, replay_exchange
@@ -53,7 +53,7 @@ def letter(
         if key is not None or sequence is not None or occurred_at is not None:
             raise UsageError("PR107", "deliver: key, sequence and occurred_at stand in the envelope that was given")
         return _outgoing(decode(event, content_type=CONTENT_TYPE, headers={}), event, consumer)
-    declared = foreign_type(subscription_of(event, consumer))
+    declared = letter_type(event, consumer)
     body = encode(
         declared, event, id=identity, occurred=occurred_at or now, recorded=now, correlation=str(identity),
         key=key, sequence=sequence,
@@ -61,12 +61,16 @@ def letter(
     return _outgoing(decode(body, content_type=CONTENT_TYPE, headers={}), body, consumer)
 
 
-def subscription_of(event: object, consumer: Consumer[Any]) -> Subscription[Any]:
-    """The subscription of `consumer` that reads the class of `event`.
+def letter_type(event: object, consumer: Consumer[Any] | None) -> EventType:
+    """The event type that `event` is for `consumer`, which may know it by a model of its own.
 
     Raises:
-        UsageError: PR107, there is none.
+        UsageError: PR107, the consumer does not read its class; PR109, without one, the class is not declared.
     """
+    return event_type_of(event) if consumer is None else _foreign_type(_subscription_of(event, consumer))
+
+
+def _subscription_of(event: object, consumer: Consumer[Any]) -> Subscription[Any]:
     found = [item for item in consumer.subscriptions if item.model is type(event)]
     if not found:
         reads = ", ".join(item.model.__qualname__ for item in consumer.subscriptions)
@@ -76,7 +80,7 @@ def subscription_of(event: object, consumer: Consumer[Any]) -> Subscription[Any]
     return found[0]
 
 
-def foreign_type(subscription: Subscription[Any]) -> EventType:
+def _foreign_type(subscription: Subscription[Any]) -> EventType:
     """The event type of a subscription, as its producer may have declared it."""
     return EventType(
         type=subscription.type, version=subscription.version, producer=Owner(owner_of(subscription.type)),

@@ -133,9 +133,7 @@ class Road:
         if not (declared.consumers or declared.jobs):
             raise UsageError("PR107", f"drain: {self.app!r} has neither consumers nor jobs, so that nothing would run")
         trial = self._trial()
-        async with trial.running():
-            await trial.quiet(within=within)
-            await trial.refuse_strangers()
+        await trial.drain(within=within)
         return self._told(trial, raises=raises)
 
     async def deliver(
@@ -171,10 +169,7 @@ class Road:
         )  # fmt: skip
         trial = self._trial()
         trial.consumer = consumer
-        async with trial.running():
-            for _ in range(2 if twice else 1):
-                await trial.send(outgoing)
-                await trial.quiet(within=within)
+        await trial.send(outgoing, times=2 if twice else 1, within=within)
         self._told(trial, raises=raises)
         return [result for _, result in trial.journal.settled]
 

@@ -38,7 +38,7 @@ _CHANCE: Final = 0.999
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """The App under test, on one database; nothing runs but inside `running`."""
+    """The App under test, on one database; nothing runs between two calls."""
 
     app: App
     url: str = field(repr=False)
@@ -50,38 +50,63 @@ class Trial:
     _hand: AsyncpgHand = field(init=False)
     _began: datetime = field(init=False)
 
+    async def drain(self, *, within: timedelta) -> None:
+        """Run what waits to its end; where nothing does, nothing is started.
+
+        Raises:
+            TimeoutError: see `_quiet`.
+            UsageError: see `_quiet`; or nobody will ever run what waits.
+        """
+        async with self._looking():
+            if await self._waiting():
+                async with self._running():
+                    await self._quiet(within=within)
+                await self._hand.fetch(QUERIES.statement("forget", self.schema, deliveries_of(ELSEWHERE)))
+            await self._refuse_strangers()
+
+    async def send(self, outgoing: Outgoing, *, times: int, within: timedelta) -> None:
+        """Hand an event to the transport, as a dispatcher does, and run it to its end; `times` one after the other.
+
+        Raises:
+            TimeoutError: see `_quiet`.
+            UsageError: see `_quiet`.
+        """
+        async with self._looking(), self._running():
+            for _ in range(times):
+                await self._hand.fetch(send(self.schema, [outgoing]))
+                await self._quiet(within=within)
+
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run the roles for the block; at its end they finish what is in hand."""
+    async def _looking(self) -> AsyncIterator[None]:
         self.journal = Journal()
         connection = await connect(self.url)
         try:
             self._hand = AsyncpgHand(connection)
-            await self._listen()
-            trial = self.app.trial(
-                self._settings(), self.journal.recorded(self.declared), sinks=[self.journal.hear, LogSink()],
-                chance=_CHANCE, lifespan=self.lifespan,
-            )  # fmt: skip
-            async with trial:
-                yield
-            await self._hand.fetch(QUERIES.statement("forget", self.schema, deliveries_of(ELSEWHERE)))
+            self._began = (await self._hand.fetch(QUERIES.statement("now", self.schema)))[0]["now"]
+            yield
         finally:
             await connection.close()
 
-    async def send(self, outgoing: Outgoing) -> None:
-        """Hand an event to the transport, as a dispatcher does."""
-        await self._hand.fetch(send(self.schema, [outgoing]))
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Run the roles for the block; at its end they finish what is in hand."""
+        await self._listen()
+        trial = self.app.trial(
+            self._settings(), self.journal.recorded(self.declared), sinks=[self.journal.hear, LogSink()],
+            chance=_CHANCE, lifespan=self.lifespan,
+        )  # fmt: skip
+        async with trial:
+            yield
 
-    async def quiet(self, *, within: timedelta) -> None:
+    async def _quiet(self, *, within: timedelta) -> None:
         """Wait until nothing is left that could run now: it looks at the tables, and at each signal again.
 
         What fails meanwhile and is put off waits for its time; a later drain runs it, once that has come.
 
         Raises:
             TimeoutError: after `within`, with what is left.
-            UsageError: a dependency is away, or nobody will ever run what waits.
+            UsageError: a dependency is away.
         """
-        self._began = (await self._hand.fetch(QUERIES.statement("now", self.schema)))[0]["now"]
         deadline = asyncio.get_running_loop().time() + within.total_seconds()
         while left := await self._waiting():
             if self.journal.away is not None:
@@ -92,7 +117,7 @@ class Trial:
                 raise TimeoutError(message)
             await self._news()
 
-    async def refuse_strangers(self) -> None:
+    async def _refuse_strangers(self) -> None:
         """Refuse what waits for ever.
 
         Raises:
