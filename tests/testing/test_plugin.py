@@ -187,34 +187,10 @@ importlib.util.find_spec = lambda name, package=None: None if name == "embedded_
 """
 
 
-@pytest.mark.parametrize(
-    ("dsn", "says"),
-    [
-        ("localhost:5432", "--postroad-dsn cannot be read; it looks like postgresql://"),
-        ("postgresql://nobody@127.0.0.1:1/x", "check that it runs and the URL is right"),
-    ],
-)
-def test_a_server_that_cannot_be_used_is_one_line(project: Project, dsn: str, says: str) -> None:
-    project.write(test_blocking=BLOCKING)
-    told = project.pytest("-p", "no:xdist", f"--postroad-dsn={dsn}", expect=1)
-    assert says in told
-    assert "Traceback" not in told
-
-
 def test_a_project_without_its_app_is_told_what_to_define(project: Project, postgres: Postgres) -> None:
     project.write(conftest="", test_blocking=BLOCKING)
     told = project.pytest("-p", "no:xdist", f"--postroad-dsn={postgres.url()}", "-k", "loop", expect=1)
     assert "define the fixture `postroad_app` in conftest.py; it returns your App" in told
-
-
-def test_tables_that_are_not_valid_sql_are_one_line(project: Project, postgres: Postgres) -> None:
-    broken = (
-        "import pytest\n\n@pytest.fixture(scope='session')\ndef postroad_tables():\n    return 'CREATE TABEL x ()'\n"
-    )
-    project.write(conftest=broken, test_blocking=BLOCKING)
-    told = project.pytest("-p", "no:xdist", f"--postroad-dsn={postgres.url()}", "-k", "finds", expect=1)
-    assert 'syntax error at or near "TABEL"' in told
-    assert databases(postgres) == set()
 
 
 def test_the_plugin_imports_nothing_before_a_fixture_is_asked_for() -> None:

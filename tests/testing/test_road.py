@@ -429,8 +429,8 @@ class GatewayDown(Exception):
     pass
 
 
-async def answers(use) -> bool:
-    return False
+async def answers(use) -> None:
+    raise GatewayDown
 
 
 async def test_a_dependency_that_is_away_ends_a_drain_with_its_name(own):
