@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import tomllib
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import postroad
 from runtime.processes import environment
+from testing.project import SOURCE, Project
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from postroad.testing.servers import Postgres
 
-SOURCE = Path(postroad.__file__).parents[1]
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.heavy
 CONFTEST = """
 import pytest
@@ -91,40 +87,9 @@ class TestCase:
 """
 
 
-@dataclass
-class Project:
-    """A user's project, with Postroad installed as far as pytest looks: by its entry point."""
-
-    folder: Path
-
-    def write(self, **files: str) -> None:
-        for name, text in files.items():
-            (self.folder / f"{name}.py").write_text(text)
-
-    def pytest(self, *arguments: str, expect: int = 0, **variables: str) -> str:
-        paths = [self.folder, SOURCE, ROOT / "tests", self.folder / "installed"]
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(self.folder)]
-        done = subprocess.run(
-            [*command, *arguments, str(self.folder)], cwd=self.folder, capture_output=True, text=True, timeout=110,
-            check=False, env=environment(PYTHONPATH=os.pathsep.join(map(str, paths)), **variables),
-        )  # fmt: skip
-        assert done.returncode == expect, done.stdout + done.stderr
-        return done.stdout
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """Its entry point is the one that pyproject.toml declares, whatever is installed beside us."""
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nfilterwarnings = error\nasyncio_mode = strict\nasyncio_default_fixture_loop_scope = function\n"
-    )
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]["pytest11"]
-    installed = tmp_path / "installed" / "postroad_here-0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: postroad-here\nVersion: 0\n")
-    lines = [f"{name} = {place}" for name, place in declared.items()]
-    (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
-    made = Project(tmp_path)
+    made = Project.made(tmp_path)
     made.write(conftest=CONFTEST, uses=USES)
     return made
 

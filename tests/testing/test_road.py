@@ -415,6 +415,11 @@ async def test_time_passes_forwards_only(road):
         await road.advance()
 
 
+def test_a_loop_that_is_not_asyncios_is_refused(road):
+    with pytest.raises(UsageError, match="runs on asyncio"):
+        road.drain().send(None)
+
+
 def test_a_road_leads_through_an_app(own):
     with pytest.raises(UsageError, match="through an App, not str"):
         Road("shop.main:app", own)

@@ -15,11 +15,10 @@ from postroad.events.event_type import event_type_of
 from postroad.outbox.publish import default_schema
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
-from postroad.sql.manager import connect
 from postroad.testing import ledger
 from postroad.testing.ledger import QUERIES, OpenJob, Published, Quarantined
 from postroad.testing.letters import letter
-from postroad.testing.trial import WITHIN, Trial
+from postroad.testing.trial import WITHIN, Trial, connected
 from postroad.work.job import job_of
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Road:
 
         Leaving it commits, an error rolls back.
         """
-        connection = await connect(self.url)
+        connection = await connected(self.url)
         try:
             async with connection.transaction():
                 yield connection

@@ -20,6 +20,8 @@ from postroad.testing.ledger import QUERIES
 from postroad.transport.postgres.store import deliveries_of, send
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from postroad.consume.consumer import Consumer
     from postroad.runtime.app import App
     from postroad.runtime.declarations import Declarations
@@ -34,6 +36,21 @@ _GRACE: Final = seconds(5)
 _LOOK: Final = 0.01  # Seconds; signals wake it before that.
 _CHANCE: Final = 0.999
 """Every draw of jitter: retries wait as long as they ever may, so that a test knows how long that is."""
+
+
+async def connected(url: str) -> asyncpg.Connection[asyncpg.Record]:
+    """A connection for one call of the harness.
+
+    Raises:
+        UsageError: another kind of loop than asyncio's runs.
+        Unavailable: the database cannot be reached.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        remedy = "let the fixture anyio_backend return 'asyncio'"
+        raise UsageError("PR107", f"the road runs on asyncio, and no loop of it runs here; {remedy}") from None
+    return await connect(url)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,8 +95,8 @@ class Trial:
 
     @asynccontextmanager
     async def _looking(self) -> AsyncIterator[None]:
+        connection = await connected(self.url)
         self.journal = Journal()
-        connection = await connect(self.url)
         try:
             self._hand = AsyncpgHand(connection)
             self._began = (await self._hand.fetch(QUERIES.statement("now", self.schema)))[0]["now"]
