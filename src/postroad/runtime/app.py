@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from postroad.runtime.resources import Lifespan
     from postroad.signals import Sink
     from postroad.transport.topology import Topology
+    from postroad.work.settings import WorkSettings
 
 
 class App(Doors):
@@ -171,7 +172,7 @@ class App(Doors):
     @asynccontextmanager
     async def trial(
         self, settings: Settings, declared: Declarations, *, sinks: Iterable[Sink], chance: float,
-        lifespan: Lifespan | None = None,
+        times: WorkSettings, lifespan: Lifespan | None = None,
     ) -> AsyncIterator[Process]:  # fmt: skip
         """Run `declared` for the block, on this loop and without background services: for `postroad.testing`.
 
@@ -183,8 +184,8 @@ class App(Doors):
         check_schemas(declared, settings)
         outer = self._process
         process = Process(
-            Wires(declared, {}), settings, lifespan=lifespan or self._lifespan, sinks=[*self.sinks, *sinks],
-            metrics=bytes, clock=self._clock, chance=lambda: chance,
+            Wires(declared, {}, times=times), settings, lifespan=lifespan or self._lifespan,
+            sinks=[*self.sinks, *sinks], metrics=bytes, clock=self._clock, chance=lambda: chance,
             executor=self.executor if outer is None else Executor(), embedded=True,
         )  # fmt: skip
         self._process = outer or process

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.clock import seconds
+from postroad.clock import minutes, seconds
 from postroad.errors import UsageError
 from postroad.runtime.settings import POSTGRES, Role, Settings, TopologyMode
 from postroad.signals.logs import LogSink
@@ -18,6 +18,7 @@ from postroad.sql.manager import connect
 from postroad.testing.journal import Journal
 from postroad.testing.ledger import QUERIES
 from postroad.transport.postgres.store import deliveries_of, send
+from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -36,6 +37,8 @@ _GRACE: Final = seconds(5)
 _LOOK: Final = 0.01  # Seconds; signals wake it before that.
 _CHANCE: Final = 0.999
 """Every draw of jitter: retries wait as long as they ever may, so that a test knows how long that is."""
+_TIMES: Final = WorkSettings(sweep=minutes(10))
+"""Rows become ready once, at the start: however long a drain takes, what it puts off is for the next."""
 
 
 async def connected(url: str) -> asyncpg.Connection[asyncpg.Record]:
@@ -110,7 +113,7 @@ class Trial:
         await self._listen()
         trial = self.app.trial(
             self._settings(), self.journal.recorded(self.declared), sinks=[self.journal.hear, LogSink()],
-            chance=_CHANCE, lifespan=self.lifespan,
+            chance=_CHANCE, times=_TIMES, lifespan=self.lifespan,
         )  # fmt: skip
         async with trial:
             yield
