@@ -8,9 +8,10 @@ import pytest
 
 from postroad.errors import UsageError
 from postroad.testing import databases
-from postroad.testing.databases import copied, server, template
+from postroad.testing.databases import Copies, server, template
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from postroad.testing.servers import Postgres
@@ -20,13 +21,31 @@ def names(postgres: Postgres) -> set[str]:
     return {row[0] for row in postgres.execute("SELECT datname FROM pg_database")}
 
 
-def test_a_copy_has_the_schema_and_the_authors_tables_and_is_gone_afterwards(postgres):
+@pytest.fixture
+def made(postgres: Postgres) -> Iterator[str]:
+    with template(postgres, "CREATE TABLE bill (number text)") as name:
+        yield name
+
+
+def test_copies_have_the_schema_and_the_authors_tables_and_are_gone_at_the_end(postgres, made):
+    copies, used = Copies(postgres, made), []
+    for _ in range(3):
+        with copies.one() as url:
+            used.append(url.rpartition("/")[2])
+            assert postgres.execute("SELECT count(*) FROM bill, postroad.work", database=used[-1]) == [("0",)]
+            postgres.execute("INSERT INTO bill VALUES (1)", database=used[-1])
     before = names(postgres)
-    with template(postgres, "CREATE TABLE bill (number text)") as made, copied(postgres, made) as url:
-        name = url.rpartition("/")[2]
-        assert postgres.execute("SELECT count(*) FROM bill, postroad.work", database=name) == [("0",)]
-        assert names(postgres) - before >= {made, name}
-    assert not {made, name} & names(postgres)
+    copies.close()
+    assert len(set(used)) == 3
+    assert not names(postgres) & set(used)
+    assert len(before - names(postgres)) >= 1, "the one that was made ahead"
+
+
+def test_a_copy_that_cannot_be_made_is_one_line(postgres):
+    copies = Copies(postgres, "there_is_no_such_template")
+    with pytest.raises(UsageError, match="does not exist"), copies.one():
+        pass
+    copies.close()
 
 
 async def test_a_template_can_be_made_while_a_loop_runs_and_by_a_function(postgres):

@@ -125,17 +125,23 @@ def test_each_has_a_database(postroad_database, postroad_server, number, worker_
 
 def test_a_database_per_test_takes_well_under_a_hundred_milliseconds(project: Project) -> None:
     times = """
+import time
 import pytest
 
 @pytest.mark.parametrize("number", range(12))
-def test_asks_for_a_database(postroad_database, number):
-    pass
+def test_asks_for_a_database(request, postroad_server, postroad_template, number):
+    began = time.perf_counter()
+    postroad_server.execute("SELECT 1")
+    between = time.perf_counter()
+    request.getfixturevalue("postroad_database")
+    print(f"TOOK {between - began:.4f} {time.perf_counter() - between:.4f}")
 """
     project.write(test_times=times)
-    told = project.pytest("--durations=0", "-vv")
-    taken = sorted(float(each) for each in re.findall(r"^([\d.]+)s setup ", told, re.MULTILINE))
-    assert len(taken) == 12
-    assert taken[4] < 0.1, f"seconds each: {taken}"  # of twelve the fifth: others may use the machine
+    took = [(float(ask), float(copy)) for ask, copy in re.findall(r"TOOK ([\d.]+) ([\d.]+)", project.pytest("-rP"))]
+    assert len(took) == 12
+    quickest_ask, quickest_copy = min(ask for ask, _ in took), min(copy for _, copy in took)
+    # Where others have the machine, psql alone may take so long: then it is the measure.
+    assert quickest_copy < max(0.1, 6 * quickest_ask), took
 
 
 def test_without_a_server_it_is_one_line(project: Project) -> None:

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from postroad.runtime.app import App
     from postroad.testing.blocking import BlockingRoad
-    from postroad.testing.databases import Tables
+    from postroad.testing.databases import Copies, Tables
     from postroad.testing.postgres import Postgres
     from postroad.testing.road import Road
 
@@ -56,16 +56,21 @@ def postroad_template(postroad_server: Postgres, postroad_tables: Tables) -> Ite
     yield from _standing(template(postroad_server, postroad_tables))
 
 
-@pytest.fixture
-def postroad_database(
-    postroad_server: Postgres, postroad_template: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """The URL of a fresh, migrated database for this test; POSTROAD_DATABASE_URL names it, so that the App finds it."""
-    from postroad.testing.databases import copied
+@pytest.fixture(scope="session")
+def _postroad_copies(postroad_server: Postgres, postroad_template: str) -> Iterator[Copies]:
+    from postroad.testing.databases import Copies
 
+    copies = Copies(postroad_server, postroad_template)
+    yield copies
+    copies.close()
+
+
+@pytest.fixture
+def postroad_database(_postroad_copies: Copies, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a fresh, migrated database for this test; POSTROAD_DATABASE_URL names it, so that the App finds it."""
     monkeypatch.delenv("POSTROAD_DIRECT_URL", raising=False)
     monkeypatch.setenv("POSTROAD_BROKER_URL", "postgres:")
-    for url in _standing(copied(postroad_server, postroad_template)):
+    for url in _standing(_postroad_copies.one()):
         monkeypatch.setenv("POSTROAD_DATABASE_URL", url)
         yield url
 
