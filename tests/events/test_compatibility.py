@@ -57,7 +57,7 @@ def test_at_least_fifty_changes_of_every_row_are_written_out():
     assert len(both) >= 50
     assert len({case["row"] for case in both}) == 26
     found = {change.rule for case in both for change in compare(case["old"], case["new"])}
-    assert RULES.keys() - found <= {"closed-to-open", "open-to-closed", "remove-optional-with-default"}
+    assert RULES.keys() - found <= {"closed-to-open", "open-to-closed"}
 
 
 @pytest.mark.parametrize("case", CASES["both models"], ids=lambda case: f"{case['row']}: {case['change']}")
@@ -82,7 +82,7 @@ def test_every_line_of_the_table_is_needed(rule, monkeypatch):
         case for case, direction in (each.values for each in BETWEEN)
         if worst(case["old"], case["new"], direction) != case["verdicts"][direction]
     ]  # fmt: skip
-    assert wrong or rule == "remove-optional-with-default"
+    assert wrong
 
 
 _SCHEMAS = st.recursive(

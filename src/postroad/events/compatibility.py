@@ -54,7 +54,6 @@ RULES: Final[Mapping[str, Row]] = MappingProxyType({
     "add-required": Row(_NO, _S, _NO, _OK),
     "add-required-with-default": Row(_OK, _S, _S, _OK),  # Readers fill it in: pydantic does.
     "remove-optional": Row(_S, _OK, _OK, _S),
-    "remove-optional-with-default": Row(_S, _OK, _OK, _S),
     "remove-required": Row(_S, _NO, _OK, _NO),
     "remove-required-with-default": Row(_S, _OK, _OK, _S),
     "rename-optional": Row(_NO, _NO, _S, _S),  # Open: the worse of remove and add.
