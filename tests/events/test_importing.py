@@ -150,9 +150,8 @@ def test_the_module_type_checks(text, tmp_path):
          "made.py", "use.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert [line for line in done.stdout.splitlines() if "error" in line] == [
-        'use.py:4: error: Incompatible types in assignment (expression has type "str", variable has type "int")  [assignment]'
-    ], done.stdout + done.stderr
+    (error,) = [line for line in done.stdout.splitlines() if "error" in line]
+    assert error.startswith("use.py:4: error: Incompatible types in assignment"), done.stdout + done.stderr
 
 
 def test_the_latest_version_of_each_type_is_read_and_the_same_file_gives_the_same_text():
@@ -168,13 +167,15 @@ def test_the_latest_version_of_each_type_is_read_and_the_same_file_gives_the_sam
 
 _NAMES = st.text(max_size=12) | st.sampled_from([
     "class", "None", "self", "cls", "int", "str", "list", "model_config", "model_fields", "copy", "json", "_private",
-    "__init__", "Event", "ABMade", "FLIGHT", "ﬁ", "fi", "²", "x²", "a b", "a-b", "a_b", "'", '"""', "\\", "\n", "\ud800", "_pydantic", "Field",
+    "__init__", "Event", "ABMade", "FLIGHT", "ﬁ", "fi", "²", "x²", "a b", "a-b", "a_b", "'", '"""', "\\", "\n", "\ud800",
+    "_pydantic", "Field",
     "import os", "µ", "\u00b5", "\u03bc", "名", "Model", "field_x", "x", "_x",
 ])  # fmt: skip
 _SCHEMA = st.deferred(
     lambda: st.one_of(
         st.sampled_from([
-            {"type": "string"}, {"type": "integer"}, {}, {"type": "string", "format": "date-time"}, {"$ref": "#/$defs/A"},
+            {"type": "string"}, {"type": "integer"}, {}, {"type": "string", "format": "date-time"},
+            {"$ref": "#/$defs/A"},
             {"$ref": "#/$defs/nowhere"}, {"const": "x'\"\\"}, {"enum": ["a | b", "[", 1, None, True]}, {"enum": [[]]},
             {"type": ["string", "null"], "default": None}, {"type": "number", "default": 1}, {"allOf": [{}, {}]},
             {"type": "string", "default": "'''"}, {"type": 7}, {"anyOf": []},

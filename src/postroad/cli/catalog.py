@@ -63,7 +63,7 @@ def export(
     if json == _STDOUT:
         show.document(content)
         return
-    _write(Path(json), documents.dumps(content, indent=1, sort_keys=True) + "\n")
+    _write(Path(json), documents.dumps(content, indent=1) + "\n")
     show.line(
         f"{json}: {show.count(len(catalog.events), 'event')}, {show.count(len(catalog.subscriptions), 'subscription')}"
     )
