@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from postroad.cli.commands import execute
 from postroad.runtime.exits import Exit
-from runtime.processes import environment, postroad
+from runtime.processes import environment, import_app, postroad
 
 FIRST = '''
 from pydantic import BaseModel, Field
@@ -105,7 +106,6 @@ def test_what_is_imported_reads_in_another_process(run: Any, tmp_path: Path) -> 
 def test_golden_envelopes_are_read_by_todays_upcasts(run: Any, tmp_path: Path) -> None:
     folder = tmp_path / "golden"
     folder.mkdir()
-    one_line(run(LIFTED, "golden", "harbour:app", str(folder)), "holds no *.json", "PR107")
 
     def keep(name: str, version: int, data: dict[str, Any]) -> None:
         envelope = {
@@ -135,16 +135,26 @@ def test_golden_envelopes_are_read_by_todays_upcasts(run: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("check", "absent.json", "harbour:app"), ["'absent.json' cannot be read", "PR107"]),
-        (("check", "harbour:app", "harbour:app"), ["'harbour:app' cannot be read", "PR107"]),
-        (("check", "{here}/harbour.py", "harbour:app"), ["is not JSON, line 2", "catalog export", "PR107"]),
+        (("check", "absent.json", "orders:app"), ["'absent.json' cannot be read", "PR107"]),
+        (("check", "orders:app", "orders:app"), ["'orders:app' cannot be read", "PR107"]),
+        (("check", "{here}/text", "orders:app"), ["is not JSON, line 2", "catalog export", "PR107"]),
         (("import", "{here}/bytes"), ["is not UTF-8", "PR107"]),
         (("import", "{here}"), ["cannot be read", "PR107"]),
-        (("export", "harbour:nothing"), ["nothing, not an App", "PR107"]),
-        (("export", "harbour:app", "--json", "{here}/no/where.json"), ["cannot be written", "PR107"]),
-        (("export", "harbour:app", "--since", "{here}/bytes"), ["is not UTF-8", "PR107"]),
+        (("export", "orders:nothing"), ["nothing, not an App", "PR107"]),
+        (("export", "orders:app", "--json", "{here}/no/where.json"), ["cannot be written", "PR107"]),
+        (("export", "orders:app", "--since", "{here}/bytes"), ["is not UTF-8", "PR107"]),
+        (("golden", "orders:app", "{here}"), ["holds no *.json", "PR107"]),
     ],
 )
-def test_bad_input_is_one_line(run: Any, tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: list[str]
+) -> None:
+    import_app("orders")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    one_line(run(FIRST, *(each.format(here=tmp_path) for each in arguments)), *words)
+    (tmp_path / "text").write_text("\nno JSON")
+    code = execute(["catalog", *(each.format(here=tmp_path) for each in arguments)])
+    said = capsys.readouterr()
+    assert (code, said.out) == (Exit.USAGE, "")
+    assert len(said.err.splitlines()) == 1
+    for word in words:
+        assert word in said.err

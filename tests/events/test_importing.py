@@ -167,8 +167,8 @@ def test_the_latest_version_of_each_type_is_read_and_the_same_file_gives_the_sam
 
 _NAMES = st.text(max_size=12) | st.sampled_from([
     "class", "None", "self", "cls", "int", "str", "list", "model_config", "model_fields", "copy", "json", "_private",
-    "__init__", "Event", "ABMade", "FLIGHT", "ﬁ", "fi", "²", "x²", "a b", "a-b", "a_b", "'", '"""', "\\", "\n", "\ud800",
-    "_pydantic", "Field",
+    "__init__", "Event", "ABMade", "FLIGHT", "ﬁ", "fi", "²", "x²", "a b", "a-b", "a_b", "'", '"""', "\\", "\n",
+    "\ud800", "_pydantic", "Field",
     "import os", "µ", "\u00b5", "\u03bc", "名", "Model", "field_x", "x", "_x",
 ])  # fmt: skip
 _SCHEMA = st.deferred(
