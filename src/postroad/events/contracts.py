@@ -229,6 +229,8 @@ def _subscriptions(old: Exported, new: Exported) -> Iterator[Finding]:
         (old, "new events, until it is upgraded"),
     ):
         for reader in catalog.subscriptions:
+            if catalog is old and reader in new.subscriptions:
+                continue
             for event in new.of(reader.type):
                 if event.version == reader.version:
                     yield from _read(reader, event, old, whose)

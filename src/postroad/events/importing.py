@@ -109,9 +109,9 @@ class _Module:
             options.append(f"default={given}")
             kinds = _union([*kinds, *(["None"] if given == "None" else [])])
         if name != wire:
-            options.append(f"validation_alias={wire!r}")
+            options.append(f"validation_alias={_text(wire)!r}")
         if isinstance(schema.get("description"), str):
-            options.append(f"description={schema['description']!r}")
+            options.append(f"description={_text(schema['description'])!r}")
         yield f"    {name}: {_shown(kinds)}" + (f" = _pydantic.Field({', '.join(options)})" if options else "")
 
     # --- types ------------------------------------------------------------------------------------------------------
@@ -208,8 +208,13 @@ def _unique(name: str, taken: set[str]) -> str:
 # --- literals ---------------------------------------------------------------------------------------------------------
 
 
+def _text(text: str) -> str:
+    """A text without lone surrogates, of which neither Python's names of types nor pydantic take any."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _docstring(text: str) -> str:
-    text = text.strip()
+    text = _text(text).strip()
     plain = text.isprintable() and not {'"', "\\"} & {*text}
     return f'"""{text}"""' if plain and text else repr(text or "What is read of it.")
 
@@ -221,14 +226,18 @@ def _literal(values: Iterable[Any], *, extensible: bool) -> list[str]:
     if not given or not kinds <= {str, int, bool, type(None)}:
         return [_ANY]
     others = sorted(kind.__name__ for kind in kinds & {str, int}) if extensible else []
-    return [f"_typing.Literal[{', '.join(map(repr, given))}]", *others]
+    return [f"_typing.Literal[{', '.join(map(_value, given))}]", *others]
 
 
 def _default(schema: Schema, kinds: Iterable[str]) -> str:
     """The default as a literal, where it is a plain value of a plain type; else None."""
     given = schema.get("default")
     plain = all(kind in {*_PLAIN.values()} or kind.startswith("_typing.Literal[") for kind in kinds)
-    return repr(given) if plain and isinstance(given, str | int | bool) else "None"
+    return _value(given) if plain and isinstance(given, str | int | bool) else "None"
+
+
+def _value(value: Any) -> str:
+    return repr(_text(value) if isinstance(value, str) else value)
 
 
 def _union(kinds: Iterable[str]) -> list[str]:

@@ -12,17 +12,19 @@ ANYTHING: Final[Schema] = {}
 PLAIN: Final = frozenset({"title", "description", "default", "examples", "$id", "$comment", "deprecated"})
 """Annotations: they change nothing for a validator. (A default counts where a property comes, goes or is needed.)"""
 _DEEPEST: Final = 64
+_MOST_NAMES: Final = 10_000
+_DEEPEST_NAME: Final = 6  # models within models; those that hold one another have paths without number
 
 
 def names(schema: Schema) -> dict[str, str]:
-    """The path of every property, and a word for its type."""
+    """The path of every property, as deep as six models within one another, and a word for its type."""
     found: dict[str, str] = {}
     waiting: list[tuple[str, Schema, tuple[str, ...]]] = [("", schema, ())]
-    while waiting:
+    while waiting and len(found) < _MOST_NAMES:
         path, item, through = waiting.pop()
         ref = item.get("$ref")
         if isinstance(ref, str):
-            if ref in through:
+            if ref in through or len(through) == _DEEPEST_NAME:
                 continue
             through, item = (*through, ref), resolved(schema, item)
         forms = (*listed(item, "anyOf"), *listed(item, "oneOf"), *listed(item, "allOf"))
