@@ -186,7 +186,8 @@ def _constant(text: str) -> str:
 def _field_name(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text)
     name = plain if plain.isidentifier() else "_".join(_words(text))
-    if not name.isidentifier() or name.startswith(("_", "model_")) or name == _class_name(name):
+    # Models begin with what has no lower case: a field that did might be taken for one where annotations are read.
+    if not name.isidentifier() or name.startswith(("_", "model_")) or name[0] == name[0].upper():
         name = f"field_{name.lstrip('_')}"
     return _sound(name)
 
