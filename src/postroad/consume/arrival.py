@@ -27,7 +27,7 @@ _SOURCE: Final = "urn:postroad:"
 _TYPE = re.compile(r"[a-z0-9._-]{1,200}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # Not frozen: that would cost every delivery four times as much.
 class Arrival:
     """One message at one consumer, as far as it has come.
 

@@ -33,7 +33,7 @@ _CONSTANTS: Final[dict[str, tuple[str, str]]] = {}  # As many as there are decla
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # Not frozen: that would cost every delivery four times as much.
 class Envelope:
     """An event as it arrived. Times are aware UTC; `data` is the payload, not yet fitted to a model.
 
