@@ -43,6 +43,8 @@ def note(
 
 def tuned(job: Job[A], headers: Mapping[str, Any]) -> Job[A]:
     """The job as a schedule wants it run; itself, where nothing else is noted that can be read."""
+    if not headers:  # Most rows.
+        return job
     changes: dict[str, Any] = {}
     try:
         if "max_runtime" in headers:
