@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from postroad.errors import UsageError
 from postroad.sql.statement import Call, Pipeline, Statement
+
+if TYPE_CHECKING:
+    from postroad.owner import Owner
 
 T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True)
@@ -85,9 +88,12 @@ def _perform_sync(step: Statement | Call, hand: SyncHand) -> Any:
 class Unit(Protocol[Tx_co]):
     """One open transaction: what the author's code gets, and the hand that runs our statements beside it."""
 
-    @property
-    def tx(self) -> Tx_co:
-        """What a handler gets as ``delivery.tx``: a connection or session of the author's driver."""
+    def lent(self) -> AbstractAsyncContextManager[Tx_co]:
+        """What one handler gets, for the block: the connection of a driver, or a session of its own on it.
+
+        Left well, the block first sends what a session still holds back. Left by an error it sends nothing; what was
+        sent is rolled back by whoever opened the transaction or a savepoint.
+        """
         ...
 
     @property
@@ -114,6 +120,18 @@ class Unit(Protocol[Tx_co]):
         ...
 
 
+class ThreadUnit(Unit[Tx_co], Protocol[Tx_co]):
+    """One open transaction that belongs to a thread; these are called there."""
+
+    def lent_here(self) -> AbstractContextManager[Tx_co]:
+        """See `Unit.lent`, which is not called then."""
+        ...
+
+    def drive_here(self, pipeline: Pipeline[T]) -> T:
+        """See `Unit.drive`."""
+        ...
+
+
 class Transactions(Protocol[Tx_co]):
     """Where the transactions of a handler come from: whose connection, in which driver's form."""
 
@@ -121,5 +139,22 @@ class Transactions(Protocol[Tx_co]):
         """Open a transaction; leaving it commits, an error (cancellation included) rolls back.
 
         An error while committing comes out of the block's end: then the outcome may be unknown.
+        """
+        ...
+
+
+class Form(Protocol[Tx_co]):
+    """What ``on=`` takes: whose transactions a handler gets, said before it is known which App runs it."""
+
+    @property
+    def threaded(self) -> bool:
+        """Whether they are for ``def`` functions, each on a thread, and not for ``async def``."""
+        ...
+
+    def transactions(self, url: str, owner: Owner, *, size: int, name: str) -> Transactions[Tx_co]:
+        """The transactions of one consumer or queue of jobs in a process, at most `size` at once; `name` is a label.
+
+        `url` is the App's database, which whoever has an address of his own must mean as well. What needs threads
+        returns `ThreadTransactions`. What it opens is closed with the tasks and threads of `owner`.
         """
         ...
