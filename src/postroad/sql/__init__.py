@@ -6,6 +6,7 @@ from postroad.sql.statement import Call, Pipeline, Queries, Statement, Step, que
 __all__ = [
     "AsyncHand",
     "Call",
+    "Form",
     "Pipeline",
     "Queries",
     "Rows",

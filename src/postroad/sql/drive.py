@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from postroad.clock import seconds
 from postroad.errors import UsageError
 from postroad.sql.statement import Call, Pipeline, Statement
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True)
 Rows = Sequence[Mapping[str, Any]]
+
+PATIENCE: Final = seconds(10)
+"""How long the begin or end of a transaction may take on a connection that is not of our pool."""
 
 
 class AsyncHand(Protocol):
@@ -120,6 +125,44 @@ class Unit(Protocol[Tx_co]):
         ...
 
 
+class Block(Protocol):
+    """A READ COMMITTED transaction on a driver's own connection, begun and ended by plain statements.
+
+    The driver, and whatever stands above it, knows it as in autocommit, and so sends none of its own.
+    """
+
+    @property
+    def hand(self) -> AsyncHand:
+        """What runs our statements on it."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """See `Unit.lost`."""
+        ...
+
+    @property
+    def intact(self) -> bool:
+        """See `Unit.intact`."""
+        ...
+
+    async def begin(self) -> None:
+        """Begin."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit; raises where nothing was committed, since an error was caught that had failed the transaction."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    def terminate(self) -> None:
+        """See `Unit.terminate`."""
+        ...
+
+
 class ThreadUnit(Unit[Tx_co], Protocol[Tx_co]):
     """One open transaction that belongs to a thread; these are called there."""
 
@@ -141,6 +184,41 @@ class Transactions(Protocol[Tx_co]):
         An error while committing comes out of the block's end: then the outcome may be unknown.
         """
         ...
+
+
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED", command=True)
+COMMIT: Final = Statement("COMMIT", command=True)
+ROLLBACK: Final = Statement("ROLLBACK", command=True)
+
+
+def ended_by_handler() -> UsageError:
+    """The error of a transaction that its handler has ended, past the guard."""
+    return UsageError("PR107", "the handler ended the transaction of its delivery, which was not its own")
+
+
+@asynccontextmanager
+async def kept(block: Block) -> AsyncIterator[None]:
+    """Begin `block`, and commit it at the end, or roll it back after an error; what cannot be ended is cut.
+
+    Each of these may take `PATIENCE`: a server that never answers would hold up whoever waits.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            await block.begin()
+        yield
+        if not block.intact:
+            raise ended_by_handler()  # noqa: TRY301 - what ends here is undone below
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            await block.commit()
+    except BaseException:
+        if block.intact and not block.lost:
+            try:
+                async with asyncio.timeout(PATIENCE.total_seconds()):
+                    await block.rollback()
+            except BaseException:
+                block.terminate()
+                raise
+        raise
 
 
 class Form(Protocol[Tx_co]):

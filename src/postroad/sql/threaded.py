@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from postroad.errors import UsageError
+from postroad.sql.drive import ended_by_handler
 from postroad.sql.handed import HandedConnection, HandedCursor, HandedServerCursor
-from postroad.sql.psycopg import PsycopgHand
+from postroad.sql.psycopg import PsycopgHand, refuse_failed
 from postroad.sql.threads import ThreadTransactions, Wire
 
 if TYPE_CHECKING:
@@ -96,25 +96,17 @@ class PsycopgSeat:
         self._command(_WATCH)
 
     def commit(self) -> None:
-        """Commit, and clean up behind the handler.
-
-        When an error inside a transaction is caught and not answered by a savepoint, ``COMMIT`` succeeds and commits
-        nothing: an ack after that would lose the message.
-        """
+        """Commit, and clean up behind the handler."""
         try:
-            self._check(self.connected.info.transaction_status)
+            status = self.connected.info.transaction_status
+            refuse_failed(status)
+            if status is TransactionStatus.IDLE:
+                raise ended_by_handler()  # noqa: TRY301 - what ends here is undone below
             self.connected.end(commit=True)
         except BaseException:
             self.close()
             raise
         self._clean()
-
-    @staticmethod
-    def _check(status: TransactionStatus) -> None:
-        if status is TransactionStatus.INERROR:
-            raise psycopg.errors.InFailedSqlTransaction("an earlier error in the transaction was caught: it rolls back")
-        if status is TransactionStatus.IDLE:
-            raise UsageError("PR107", "the handler ended the transaction of its delivery, which was not its own")
 
     def rollback(self) -> None:
         """Roll back, and clean up; a connection that cannot is closed, which rolls back as well."""
