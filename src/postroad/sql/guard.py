@@ -66,6 +66,11 @@ def refused(text: str) -> str | None:
     return _read(text)[0]
 
 
+def sets_savepoint(text: str) -> bool:
+    """Whether `text` sets a savepoint of its author's own."""
+    return _read(text)[1]
+
+
 @lru_cache(maxsize=_KEPT)
 def _read(text: str) -> tuple[str | None, bool]:
     """The transaction control that `text` holds, and whether it sets a savepoint of its author's own."""

@@ -88,12 +88,14 @@ def finish(session: Session, *, watch: Watch) -> None:
         _refuse("a rollback, or the caught error of a flush,")
 
 
-def drop(session: Session, *, watch: Watch) -> None:
+def drop(session: Session, *, connection: Connection, watch: Watch) -> None:
     """End the session. It sends nothing but, after an error, the rollback to a savepoint that was left open."""
     watch.closing = True
     try:
         with suppress(SQLAlchemyError):
             Session.close(session)
+        with suppress(SQLAlchemyError):
+            connection.rollback()  # What a refused commit leaves of SQLAlchemy's transaction.
     finally:
         watch.closing = False
 

@@ -144,7 +144,7 @@ class AsyncSessionUnit(Generic[S]):
             yield session
             await session.run_sync(partial(finish, watch=self._watch))
         finally:
-            await session.run_sync(partial(drop, watch=self._watch))
+            await session.run_sync(partial(drop, connection=_sync(self._connection), watch=self._watch))
 
     @property
     def lost(self) -> bool:
@@ -182,9 +182,13 @@ class _SessionSeat(Generic[B]):
         self._cut = False
 
     @property
-    def _raw(self) -> psycopg.Connection[Any]:
+    def _open(self) -> Connection:
         assert self._connection is not None
-        return cast("psycopg.Connection[Any]", self._connection.connection.driver_connection)
+        return self._connection
+
+    @property
+    def _raw(self) -> psycopg.Connection[Any]:
+        return cast("psycopg.Connection[Any]", self._open.connection.driver_connection)
 
     usable = False
     """Each transaction opens one anew."""
@@ -214,7 +218,7 @@ class _SessionSeat(Generic[B]):
             yield session
             finish(session, watch=self._watch)
         finally:
-            drop(session, watch=self._watch)
+            drop(session, connection=self._open, watch=self._watch)
 
     def open(self) -> None:
         self.close()

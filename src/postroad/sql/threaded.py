@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from postroad.owner import Owner
 
 # A server that runs a statement looks this often whether we are still there: what was cut ends there too.
-_WATCH: Final = b"SET client_connection_check_interval = '500ms'"
+WATCH: Final = b"SET client_connection_check_interval = '500ms'"
 # The same as asyncpg's: handlers may leave settings, cursors and locks behind.
-_CLEAN: Final = b"SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL; " + _WATCH
-_NETWORK: Final[dict[str, Any]] = {
+CLEAN: Final = b"SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL; " + WATCH
+NETWORK: Final[dict[str, Any]] = {
     "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
@@ -86,14 +86,14 @@ class PsycopgSeat:
         self.close()
         self._cut = False
         connection = HandedConnection.connect(
-            self._url, cursor_factory=HandedCursor, application_name=f"postroad {self._name}"[:63], **_NETWORK
+            self._url, cursor_factory=HandedCursor, application_name=f"postroad {self._name}"[:63], **NETWORK
         )
         connection.server_cursor_factory = HandedServerCursor
         told = connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0)
         if told != str(connection.info.backend_pid).encode():
             connection.prepare_threshold = None  # A pooler stands in between, which may lose prepared statements.
         self._connection, self._wire = connection, Wire(connection.fileno())
-        self._command(_WATCH)
+        self._command(WATCH)
 
     def commit(self) -> None:
         """Commit, and clean up behind the handler."""
@@ -128,7 +128,7 @@ class PsycopgSeat:
 
     def _clean(self) -> None:
         try:
-            self._command(_CLEAN)
+            self._command(CLEAN)
         except psycopg.Error:
             self.close()
             return
