@@ -18,6 +18,7 @@ from postroad.consume import Delivery, consumer
 from postroad.events import Producer
 from postroad.psycopg import AsyncConnections
 from postroad.runtime.app import App
+from postroad.runtime.settings import Settings, TopologyMode
 from postroad.sqlalchemy import AsyncSessions, Sessions, within
 from postroad.work.job import job
 from postroad.work.run import Run  # noqa: TC001 - a job's declaration reads its annotations
