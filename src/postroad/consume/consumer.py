@@ -8,7 +8,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
+
+from typing_extensions import TypeVar
 
 from postroad.clock import minutes, seconds
 from postroad.consume.delivery import Delivery
@@ -16,13 +18,17 @@ from postroad.errors import UsageError
 from postroad.events import Subscription, as_subscription
 from postroad.failures import Rules
 from postroad.retry import Backoff
-from postroad.work.options import mistyped
+from postroad.work.options import Own, misplaced, mistyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import psycopg
+    from psycopg.rows import TupleRow
+
     from postroad.consume.legacy import Decode
-    from postroad.sql.drive import Transactions
+    from postroad.sql.asyncpg import Connection
+    from postroad.sql.drive import Form
 
 E = TypeVar("E")
 E1 = TypeVar("E1")
@@ -33,21 +39,32 @@ E5 = TypeVar("E5")
 E6 = TypeVar("E6")
 E7 = TypeVar("E7")
 E8 = TypeVar("E8")
+T = TypeVar("T", default=Own)
 
-AsyncHandler: TypeAlias = Callable[[E, Delivery[Any]], Coroutine[Any, Any, None]]
-ThreadHandler: TypeAlias = Callable[[E, Delivery[Any]], None]
-Handler: TypeAlias = AsyncHandler[E] | ThreadHandler[E]
+AsyncHandler: TypeAlias = Callable[[E, Delivery[T]], Coroutine[Any, Any, None]]
+ThreadHandler: TypeAlias = Callable[[E, Delivery[T]], None]
 Source: TypeAlias = Subscription[E] | type[E]
 Order: TypeAlias = Literal["latest"] | None
 
 
-class Decorator(Protocol[E]):
-    """Leaves the handler as it is."""
+class Decorator(Protocol[E, T]):
+    """Leaves the handler as it is; `T` is what its delivery's ``tx`` must be."""
 
+    # fmt: off
+    # The first two overlap with the others where a `tx` is typed as `Own`, which nobody writes.
     @overload
-    def __call__(self, function: AsyncHandler[E], /) -> AsyncHandler[E]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self: Decorator[E, Own], function: AsyncHandler[E, Connection], /
+    ) -> AsyncHandler[E, Connection]: ...
     @overload
-    def __call__(self, function: ThreadHandler[E], /) -> ThreadHandler[E]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self: Decorator[E, Own], function: ThreadHandler[E, psycopg.Connection[TupleRow]], /
+    ) -> ThreadHandler[E, psycopg.Connection[TupleRow]]: ...
+    @overload
+    def __call__(self, function: AsyncHandler[E, T], /) -> AsyncHandler[E, T]: ...
+    @overload
+    def __call__(self, function: ThreadHandler[E, T], /) -> ThreadHandler[E, T]: ...
+    # fmt: on
 
 
 LONGEST: Final = minutes(25)
@@ -71,7 +88,7 @@ class Consumer(Generic[E]):
 
     name: str
     subscriptions: tuple[Subscription[Any], ...]
-    function: Handler[E] = field(repr=False)
+    function: Callable[[E, Delivery[Any]], Any] = field(repr=False)
     retry: Backoff = _RETRY
     rules: Rules = _RULES
     order: Order = None
@@ -79,7 +96,7 @@ class Consumer(Generic[E]):
     concurrency: int = 8
     prefetch: int = 64
     group: bool = True
-    on: Transactions[Any] | None = None
+    on: Form[Any] | None = None
     queue: str | None = None
     """The queue of another owner that it takes from; None for its own."""
     decode: Decode[E] | None = field(default=None, repr=False)
@@ -105,62 +122,62 @@ class Consumer(Generic[E]):
 def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1] | None = ...,
-) -> Decorator[E1]: ...
+) -> Decorator[E1, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2] | None = ...,
-) -> Decorator[E1 | E2]: ...
+) -> Decorator[E1 | E2, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3] | None = ...,
-) -> Decorator[E1 | E2 | E3]: ...
+) -> Decorator[E1 | E2 | E3, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4] | None = ...,
-) -> Decorator[E1 | E2 | E3 | E4]: ...
+) -> Decorator[E1 | E2 | E3 | E4, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5] | None = ...,
-) -> Decorator[E1 | E2 | E3 | E4 | E5]: ...
+) -> Decorator[E1 | E2 | E3 | E4 | E5, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6] | None = ...,
-) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7] | None = ...,
-) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
-    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
     queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8] | None = ...,
-) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
+) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, T]: ...
 # fmt: on
 def consumer(
     *sources: Source[Any],
@@ -172,18 +189,18 @@ def consumer(
     concurrency: int = 8,
     prefetch: int | None = None,
     group: bool = True,
-    on: Transactions[Any] | None = None,
+    on: Form[Any] | None = None,
     queue: str | None = None,
     bind: bool = True,
     decode: Decode[Any] | None = None,
-) -> Decorator[Any]:
+) -> Decorator[Any, Any]:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
     The handler runs inside an open transaction, ``delivery.tx``; what it writes there takes effect once per
     (consumer, event), whatever is delivered twice, crashes or restarts. What it does elsewhere may happen again.
 
     An ``async def`` handler gets an asyncpg connection. A ``def`` handler runs on a thread of its own, one of
-    `concurrency`, and gets a psycopg connection.
+    `concurrency`, and gets a psycopg connection. `on` gives either another: a session of SQLAlchemy's, for instance.
 
     Args:
         *sources: `Subscription` values, or event classes of the same repository.
@@ -199,7 +216,8 @@ def consumer(
             handlers take seconds.
         group: whether deliveries may share a transaction while handlers are fast, and a savepoint each once one has
             failed; False gives each a transaction of its own, as ``def`` handlers always have.
-        on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
+        on: whose transactions the handler gets (`postroad.sqlalchemy.AsyncSessions` and its like, in the App's
+            database); by default the App's own pool, or psycopg for a ``def`` handler.
         queue: a queue of RabbitMQ that stands already and is another's, in place of one of its own: nothing declares,
             binds or deletes it, a start only looks whether it is there. Say ``bind=False`` with it. What it holds is
             as trustworthy as whoever may write to it: the exchange is not compared with the type's owner.
@@ -225,14 +243,15 @@ def consumer(
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
-        problems += [*_misplaced(function, on), *_queue_problems(queue, bind=bind, decode=decode)]
+        problems += misplaced(on, threaded=not inspect.iscoroutinefunction(function))
+        problems += _queue_problems(queue, bind=bind, decode=decode)
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
             )
         if problems:
             raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(problems)}")
-        if not inspect.iscoroutinefunction(function) and find_spec("psycopg") is None:
+        if on is None and not inspect.iscoroutinefunction(function) and find_spec("psycopg") is None:
             remedy = "install the extra: pip install 'postroad[psycopg]'"
             raise UsageError("PR108", f"consumer {name!r} has a `def` handler, which needs psycopg; {remedy}")
         value = Consumer(
@@ -299,15 +318,6 @@ def _problems(name: str, function: Callable[..., Any], *, order: object, max_run
     if not timedelta(0) < max_runtime < LONGEST:
         problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
     return problems
-
-
-def _misplaced(function: Callable[..., Any], on: object) -> list[str]:
-    """What is wrong with the transactions that the handler would get."""
-    threaded = not inspect.iscoroutinefunction(function)
-    if on is None or threaded is bool(getattr(on, "threaded", False)):
-        return []
-    return ["a 'def' handler needs transactions of threads (leave `on` out)" if threaded
-            else "an 'async def' handler cannot have transactions of threads"]  # fmt: skip
 
 
 def _queue_problems(queue: object, *, bind: bool, decode: object) -> list[str]:

@@ -128,8 +128,7 @@ class Wires:
         own, alone = AsyncpgTransactions(database.manager), Alone()
         self._attempts = [
             Attempts(
-                consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
-                custody=own if consumer.on is None else None, schema=ground.settings.schema,
+                consumer, transactions=_transactions(consumer, ground, own), custody=own, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
                 alone=alone, process=ground.holder, leases=database.leases,
             )
@@ -201,11 +200,15 @@ class Wires:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
 
 
-def _threaded(consumer: Consumer[Any], ground: Ground) -> Transactions[Any]:
-    """Threads and psycopg connections of its own, one for each handler that may run at once."""
+def _transactions(consumer: Consumer[Any], ground: Ground, own: AsyncpgTransactions) -> Transactions[Any]:
+    """What `on` says, one for each handler or group that may run at once; else the pool, or threads with psycopg."""
+    url, size = ground.settings.database_url, consumer.concurrency + consumer.group
+    if consumer.on is not None:
+        return consumer.on.transactions(url, ground.tasks, size=size, name=consumer.name)
+    if not consumer.threaded:
+        return own
     from postroad.sql.threaded import PsycopgTransactions
 
-    url, size = ground.settings.database_url, consumer.concurrency
     return PsycopgTransactions(url, ground.tasks, size=size, name=consumer.name)
 
 

@@ -80,4 +80,11 @@ def _transactions(
 
         url, size = ground.settings.database_url, _THREADS * queue.concurrency
         threads = PsycopgTransactions(url, ground.tasks, size=size, name=queue.queue)
-    return lambda job: job.on or (threads if job.threaded else own)
+    return lambda job: (
+        (threads if job.threaded else own)
+        if job.on is None
+        else job.on.transactions(
+            ground.settings.database_url, ground.tasks, name=queue.queue,
+            size=queue.concurrency * (_THREADS if job.threaded else 1),
+        )
+    )  # fmt: skip

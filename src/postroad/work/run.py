@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from postroad.sql.asyncpg import Connection
     from postroad.sql.drive import Transactions, Unit
     from postroad.sql.manager import Manager
-    from postroad.sql.threaded import Seated
+    from postroad.sql.threads import Seated
     from postroad.work.store import ClaimedRow
 
 T = TypeVar("T")
@@ -262,7 +262,8 @@ class Run(_Told, Generic[Tx_co]):
         try:
             async with self._transactions.begin() as unit:
                 self.units.add(unit)
-                yield unit.tx
+                async with unit.lent() as tx:
+                    yield tx
                 await unit.drive(grip.sealed(finish=finish))
         except BaseException as error:
             grip.lost |= isinstance(error, Unavailable) if unit is None else unit.lost
@@ -323,7 +324,7 @@ class Run(_Told, Generic[Tx_co]):
 class BlockingRun(_Told, Generic[Bx_co]):
     """One attempt at one job, for ``def`` functions; use it on the job's own thread."""
 
-    def __init__(self, grip: Grip, seated: Seated, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, grip: Grip, seated: Seated[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Made by the queue that runs the job."""
         super().__init__(grip)
         self._seated = seated
@@ -341,7 +342,8 @@ class BlockingRun(_Told, Generic[Bx_co]):
         grip.enter()
         try:
             with self._seated.begin() as unit:
-                yield cast("Bx_co", unit.tx)
+                with unit.lent() as tx:
+                    yield cast("Bx_co", tx)
                 unit.drive(grip.sealed(finish=finish))
         except BaseException:
             grip.lost |= self._seated.lost
