@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAl
 
 from postroad.clock import minutes, seconds
 from postroad.consume.delivery import Delivery
+from postroad.effects.effect import Effect
 from postroad.errors import UsageError
 from postroad.events import Subscription, as_subscription
 from postroad.failures import Rules
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from postroad.sql.drive import Transactions
+    from postroad.work.run import BlockingRun, Run
 
 E = TypeVar("E")
 E1 = TypeVar("E1")
@@ -35,7 +37,9 @@ E8 = TypeVar("E8")
 
 AsyncHandler: TypeAlias = Callable[[E, Delivery[Any]], Coroutine[Any, Any, None]]
 ThreadHandler: TypeAlias = Callable[[E, Delivery[Any]], None]
-Handler: TypeAlias = AsyncHandler[E] | ThreadHandler[E]
+AsyncRunHandler: TypeAlias = "Callable[[E, Run[Any]], Coroutine[Any, Any, None]]"
+ThreadRunHandler: TypeAlias = "Callable[[E, BlockingRun[Any]], None]"
+Handler: TypeAlias = Callable[[E, Any], Any]
 Source: TypeAlias = Subscription[E] | type[E]
 Order: TypeAlias = Literal["latest"] | None
 
@@ -47,6 +51,15 @@ class Decorator(Protocol[E]):
     def __call__(self, function: AsyncHandler[E], /) -> AsyncHandler[E]: ...
     @overload
     def __call__(self, function: ThreadHandler[E], /) -> ThreadHandler[E]: ...
+
+
+class RunDecorator(Protocol[E]):
+    """Leaves the handler of a consumer with effects as it is."""
+
+    @overload
+    def __call__(self, function: AsyncRunHandler[E], /) -> AsyncRunHandler[E]: ...
+    @overload
+    def __call__(self, function: ThreadRunHandler[E], /) -> ThreadRunHandler[E]: ...
 
 
 LONGEST: Final = minutes(25)
@@ -78,6 +91,7 @@ class Consumer(Generic[E]):
     prefetch: int = 64
     group: bool = True
     on: Transactions[Any] | None = None
+    effects: tuple[Effect[Any], ...] = ()
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
     threaded: bool = field(init=False)
     """Whether its handler is a plain ``def``, which runs on a thread."""
@@ -86,7 +100,7 @@ class Consumer(Generic[E]):
         """Index the subscriptions by type, and see how the function runs."""
         object.__setattr__(self, "types", {subscription.type: subscription for subscription in self.subscriptions})
         object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
-        object.__setattr__(self, "group", self.group and not self.threaded)
+        object.__setattr__(self, "group", self.group and not self.threaded and not self.effects)
 
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
@@ -143,6 +157,59 @@ def consumer(
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
+# The same for those that name effects: their handlers get a run.
+@overload
+def consumer(
+    a: Source[E1], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Transactions[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
 # fmt: on
 def consumer(
     *sources: Source[Any],
@@ -155,7 +222,8 @@ def consumer(
     prefetch: int | None = None,
     group: bool = True,
     on: Transactions[Any] | None = None,
-) -> Decorator[Any]:
+    effects: Sequence[Effect[Any]] = (),
+) -> Any:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
     The handler runs inside an open transaction, ``delivery.tx``; what it writes there takes effect once per
@@ -163,6 +231,10 @@ def consumer(
 
     An ``async def`` handler gets an asyncpg connection. A ``def`` handler runs on a thread of its own, one of
     `concurrency`, and gets a psycopg connection.
+
+    With `effects` it is ``handler(event, run)``: its deliveries are written to `work` and acked at once, and run there
+    leased and fenced as jobs do, with no open transaction. ``run.transaction(finish=True)`` commits the inbox's
+    outcome, its writes and the end of the row together. Runs of one key may overlap.
 
     Args:
         *sources: `Subscription` values, or event classes of the same repository.
@@ -179,6 +251,7 @@ def consumer(
         group: whether deliveries may share a transaction while handlers are fast, and a savepoint each once one has
             failed; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
+        effects: the acts outside the database that it calls ``once``; see `postroad.effects.effect`.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
@@ -197,6 +270,7 @@ def consumer(
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
         problems += _misplaced(function, on)
+        problems += _effects(effects, order=order, max_runtime=max_runtime)
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
@@ -209,7 +283,7 @@ def consumer(
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
             max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted,
-            group=group, on=on,
+            group=group, on=on, effects=tuple(effects),
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function
@@ -269,6 +343,20 @@ def _problems(name: str, function: Callable[..., Any], *, order: object, max_run
         problems.append(f"order is None or 'latest', not {order!r}")
     if not timedelta(0) < max_runtime < LONGEST:
         problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
+    return problems
+
+
+def _effects(effects: Sequence[object], *, order: object, max_runtime: timedelta) -> list[str]:
+    problems = [
+        f"effects holds {type(one).__name__}, not an effect" for one in effects if not isinstance(one, Effect)
+    ]  # fmt: skip
+    problems += [
+        f"its max_runtime leaves no time for effect {one.name!r}, which may take {one.timeout.total_seconds():g} s"
+        for one in effects
+        if isinstance(one, Effect) and one.timeout >= max_runtime
+    ]
+    if effects and order is not None:
+        problems.append("order='latest' needs a handler's transaction, and with effects none is open; leave it out")
     return problems
 
 

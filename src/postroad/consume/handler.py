@@ -83,8 +83,7 @@ class HandlerRun:
         delivery, origin = self._delivery(), self._cause()
         try:
             with cause(origin):
-                handling: Any = consumer.function(arrival.event, delivery)
-                await around.limit.within(handling, told=self)
+                await around.limit.within(self._begun(delivery), told=self)
         except BaseException as error:
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
@@ -115,7 +114,11 @@ class HandlerRun:
             return RuntimeError("something that the handler awaited was cancelled")
         return error
 
-    def _delivery(self) -> Delivery[Any]:
+    def _begun(self, delivery: Any) -> Any:
+        """The author's function, called."""
+        return self._around.consumer.function(self.arrival.event, delivery)
+
+    def _delivery(self) -> Any:
         arrival, envelope, unit = self.arrival, self.arrival.envelope, self.unit
         assert envelope is not None
         assert unit is not None
