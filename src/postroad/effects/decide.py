@@ -46,14 +46,16 @@ class Move(StrEnum):
     CONFLICT = "conflict"
 
 
-def move(effect: Effect[Any], entry: Entry, fingerprint: str) -> Move:
-    """What a run does that asks for `effect` and found `entry`."""
+def move(effect: Effect[Any], entry: Entry, fingerprint: str, *, token: int) -> Move:
+    """What a run does that asks for `effect` under its claim's `token`, and found `entry`."""
     if entry.fingerprint != fingerprint:
         return Move.CONFLICT
     match entry.state:
         case State.SUCCEEDED | State.REJECTED:
             return Move.RETURN
-        case State.INTENDED | State.NOT_FOUND:
+        case State.INTENDED:  # Of one that lives it is left alone: two that adopt from each other get nowhere.
+            return Move.SEND if entry.token == token or not entry.alive else Move.WAIT
+        case State.NOT_FOUND:
             return Move.SEND
         case State.SENT:
             return Move.WAIT if entry.alive else Move.DOUBT

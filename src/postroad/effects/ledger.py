@@ -124,7 +124,7 @@ class Ledger:
         """Note the intent, or find what stands already; fenced by the run."""
         schema, row = self.schema, grip.row
         entry = yield from store.intended(schema, effect.name, request, run=row.id, token=row.token)
-        step = move(effect, entry, request.fingerprint)
+        step = move(effect, entry, request.fingerprint, token=row.token)
         if step is Move.SEND and entry.state is State.INTENDED:
             yield from store.adopt(schema, entry.id, run=row.id, token=row.token)
         elif step is Move.DOUBT:
@@ -286,7 +286,7 @@ def _waits(effect: Effect[Any], state: State) -> str:
     match state:
         case State.MANUAL:
             return f"nobody knows what became of effect {effect.name!r}: a person decides (`postroad effects list`)"
-        case State.SENT:
+        case State.INTENDED | State.SENT:
             return f"effect {effect.name!r} is in progress elsewhere"
         case _:
             return f"nobody knows yet what became of effect {effect.name!r}: it is looked up"

@@ -114,10 +114,13 @@ WHERE effect.name = wanted.name AND effect.state = 'unknown'
 RETURNING effect.id, effect.name;
 
 -- name: awaited
--- Effects that rows of work wait for, and that have an outcome, or may be sent again, by now; at most $1.
+-- Effects that rows of work wait for, and that have an outcome, or may be sent, by now; at most $1.
 SELECT id, waiting
 FROM {schema}.effect
-WHERE waiting <> '{}' AND state IN ('succeeded', 'rejected', 'not_found')
+WHERE waiting <> '{}'
+    AND (state IN ('succeeded', 'rejected', 'not_found')
+        OR (state = 'intended'
+            AND NOT EXISTS (SELECT FROM {schema}.work WHERE work.id = effect.run AND work.token = effect.token)))
 ORDER BY id
 LIMIT $1;
 
