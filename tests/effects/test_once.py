@@ -78,9 +78,7 @@ async def test_no_session_is_idle_in_transaction_while_a_provider_hangs(here, sq
 
 
 @pytest.mark.sabotage
-async def test_inside_a_transaction_a_session_would_be_idle_while_a_provider_hangs(
-    here, sql, runtime_url, monkeypatch
-):
+async def test_inside_a_transaction_a_session_would_be_idle_while_a_provider_hangs(here, sql, runtime_url, monkeypatch):
     charge = charges(timeout=seconds(5), settle=seconds(6))
 
     @job("charge", max_runtime=seconds(20))
@@ -335,7 +333,9 @@ async def overtaken(here, sql, runtime_url) -> Provider:
         async with shop(here, runtime_url, charge, provider, charging(charge)):
             await ask(sql, "a")
             assert await asyncio.to_thread(provider.asked.wait, 20)
-            await sql.execute("UPDATE work SET token = nextval('work_token'), state = 'running', worker = 'worker:other'")
+            await sql.execute(
+                "UPDATE work SET token = nextval('work_token'), state = 'running', worker = 'worker:other'"
+            )
             await eventually(sql, "SELECT state FROM effect", "succeeded")  # by a look-up
             provider.let_go()
             await here.heard.wait(EffectMoved, 4)
@@ -428,9 +428,8 @@ async def test_a_def_job_and_a_def_owner_go_the_same_way(here, sql, runtime_url)
         with run.transaction(finish=True) as tx:
             tx.execute("INSERT INTO postroad.receipt VALUES (%s, %s)", (request.payment, repr(outcome)))
 
-    from work.jobbench import queues, working
-
     from postroad.effects.ledger import WithLedger
+    from work.jobbench import queues, working
 
     threads = PsycopgTransactions(runtime_url, here.owner, size=4, name="charge")
     with Provider("act-hang") as provider:
