@@ -10,12 +10,14 @@ import urllib.error
 import urllib.request
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
 from postroad.effects import Absent, Done, EffectAttempt, Found, Refused, Unknown
-from postroad.effects.outcome import LookedUp, Outcome
+
+if TYPE_CHECKING:
+    from postroad.effects.outcome import LookedUp, Outcome
 
 LONGEST = 30.0
 

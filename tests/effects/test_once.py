@@ -333,9 +333,7 @@ async def overtaken(here, sql, runtime_url) -> Provider:
         async with shop(here, runtime_url, charge, provider, charging(charge)):
             await ask(sql, "a")
             assert await asyncio.to_thread(provider.asked.wait, 20)
-            await sql.execute(
-                "UPDATE work SET token = nextval('work_token'), state = 'running', worker = 'worker:other'"
-            )
+            await sql.execute("UPDATE work SET token = nextval('work_token'), worker = 'worker:other'")
             await eventually(sql, "SELECT state FROM effect", "succeeded")  # by a look-up
             provider.let_go()
             await here.heard.wait(EffectMoved, 4)

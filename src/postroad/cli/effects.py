@@ -56,15 +56,9 @@ def list_(
 
     from postroad.runtime import effect_acts, operations
 
-    found = asyncio.run(
-        effect_acts.effects(
-            operations.database_settings(),
-            name=name,
-            state=None if state is None else str(state),
-            everything=everything,
-            limit=limit,
-        )  # fmt: skip
-    )
+    which = None if state is None else str(state)
+    settings = operations.database_settings()
+    found = asyncio.run(effect_acts.effects(settings, name=name, state=which, everything=everything, limit=limit))
     if json:
         show.document([show.plain(asdict(one)) for one in found])
         return

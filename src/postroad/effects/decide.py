@@ -50,19 +50,15 @@ def move(effect: Effect[Any], entry: Entry, fingerprint: str, *, token: int) -> 
     """What a run does that asks for `effect` under its claim's `token`, and found `entry`."""
     if entry.fingerprint != fingerprint:
         return Move.CONFLICT
-    match entry.state:
-        case State.SUCCEEDED | State.REJECTED:
-            return Move.RETURN
-        case State.INTENDED:  # Of one that lives it is left alone: two that adopt from each other get nowhere.
-            return Move.SEND if entry.token == token or not entry.alive else Move.WAIT
-        case State.NOT_FOUND:
-            return Move.SEND
-        case State.SENT:
-            return Move.WAIT if entry.alive else Move.DOUBT
-        case State.UNKNOWN if not effect.can_look_up and in_window(effect, entry):
-            return Move.REPEAT
-        case _:
-            return Move.WAIT
+    if entry.state in {State.SUCCEEDED, State.REJECTED}:
+        return Move.RETURN
+    if entry.state is State.SENT and not entry.alive:
+        return Move.DOUBT
+    if entry.state is State.UNKNOWN and not effect.can_look_up and in_window(effect, entry):
+        return Move.REPEAT
+    # The intent of one that lives is left alone: two that adopt from each other get nowhere.
+    intended = entry.state is State.INTENDED and (entry.token == token or not entry.alive)
+    return Move.SEND if intended or entry.state is State.NOT_FOUND else Move.WAIT
 
 
 def in_window(effect: Effect[Any], entry: Entry) -> bool:
