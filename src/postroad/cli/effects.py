@@ -133,13 +133,8 @@ def _outcome(became: Became, *, ref: str, code: str) -> Outcome | None:
     from postroad.effects.outcome import Done, Refused
     from postroad.errors import UsageError
 
-    wrong = {
-        Became.DONE: code and "--code",
-        Became.REFUSED: ref and "--ref",
-        Became.ABSENT: (ref or code) and "a value",
-    }
-    if wrong[became]:
-        raise UsageError("PR107", f"effects resolve: {wrong[became]} says nothing with --as {became}; leave it out")
+    if (ref and became is not Became.DONE) or (code and became is not Became.REFUSED):
+        raise UsageError("PR107", "effects resolve: --ref goes with --as done, and --code with --as refused")
     if became is Became.REFUSED and not code:
         raise UsageError("PR107", "effects resolve: --as refused needs --code, the provider's reason")
     if became is Became.ABSENT:

@@ -112,7 +112,7 @@ class Wires:
                 clock=ground.clock, chance=ground.chance,
             )  # fmt: skip
             services.append(self._bond)
-        if self._declared.handled and settings.roles & {Role.CONSUME, Role.WORK}:
+        if (self._declared.handled or self._declared.effects) and settings.roles & {Role.CONSUME, Role.WORK}:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
