@@ -9,9 +9,10 @@ import pytest
 from effects.bench import ask, charges, charging, eventually, looks, receipts, shop, states
 from effects.provider import BlindCards, Charge, PlainCards, Provider
 from postroad.clock import SYSTEM_CLOCK, hours, seconds
-from postroad.effects import decide, ledger, store
+from postroad.effects import Done, Effect, decide, ledger, operate, store
 from postroad.effects.decide import Move, State
 from postroad.signals.catalog import EffectConflict, EffectMoved, EffectNeedsPerson, EffectReturned, JobDelayed
+from postroad.sql import Statement
 from postroad.sql.threaded import PsycopgTransactions
 from postroad.work import running
 from postroad.work.job import job
@@ -19,6 +20,7 @@ from postroad.work.run import BlockingRun, Grip
 from work.bench import SCHEMA
 from work.jobbench import until_empty
 
+STEAL = "UPDATE postroad.work SET token = nextval('postroad.work_token'), worker = 'worker:other'"
 IDLE = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     " AND xact_start < $1"
@@ -145,6 +147,21 @@ async def test_of_workers_that_race_on_one_key_one_acts_and_all_have_its_outcome
     assert provider.acts == {"a": 1}
     assert await receipts(sql) == [("a", "Done(ref='ref-a-1')")] * 6
     assert await sql.fetchval("SELECT max(attempt) FROM finished") == 1  # Nobody was charged for waiting.
+
+
+@pytest.mark.sabotage
+async def test_without_the_fingerprint_another_request_would_be_answered_with_the_first_ones_outcome(
+    here, sql, runtime_url, monkeypatch
+):
+    monkeypatch.setattr(Effect, "_fingerprint", lambda *_: "same")
+    charge = charges()
+    with Provider() as provider:
+        async with shop(here, runtime_url, charge, provider, charging(charge)):
+            await ask(sql, "a")
+            await until_empty(sql)
+            await ask(sql, "a", amount=2)
+            await until_empty(sql)
+    assert await receipts(sql) == [("a", "Done(ref='ref-a-1')")] * 2
 
 
 @pytest.mark.sabotage
@@ -323,6 +340,48 @@ async def test_what_cannot_be_repeated_any_more_is_left_to_a_person(here, sql, r
     assert provider.acts == {"a": 1}
 
 
+async def resolved(here, sql, runtime_url) -> None:
+    """A job waits for an outcome that nobody can look up; then a person says what became of it."""
+    charge = charges(BlindCards)
+    with Provider("act-500") as provider:
+        async with shop(here, runtime_url, charge, provider, charging(charge)):
+            await ask(sql, "a")
+            await eventually(sql, "SELECT state FROM work", "scheduled")
+            number = await sql.fetchval("SELECT id FROM effect")
+            await here.run(operate.resolve(SCHEMA, number, Done("by hand"), by="ada", reason=None))
+            await until_empty(sql, within=5)
+    assert provider.requests == {"a": 1}
+
+
+async def test_what_waits_for_a_person_goes_on_at_once_when_the_word_is_said(here, sql, runtime_url):
+    await resolved(here, sql, runtime_url)
+    assert await receipts(sql) == [("a", "Done(ref='by hand')")]
+
+
+@pytest.mark.sabotage
+async def test_without_waking_what_waits_would_sit_out_its_time(here, sql, runtime_url, monkeypatch):
+    monkeypatch.setattr("postroad.effects.resolver.bring_forward", _nobody)
+    with pytest.raises(TimeoutError):
+        await resolved(here, sql, runtime_url)
+
+
+def _nobody(_schema, rows):
+    yield Statement("SELECT 1")
+    return frozenset(rows)
+
+
+async def test_outcomes_are_forgotten_after_their_time_and_nothing_open_ever_is(here, sql, runtime_url):
+    charge = charges(BlindCards)
+    with Provider("act-500") as provider:
+        async with shop(here, runtime_url, charge, provider, charging(charge)):
+            await ask(sql, "a", "b")
+            await eventually(sql, "SELECT string_agg(state, ' ' ORDER BY state) FROM effect", "manual succeeded")
+    await sql.execute("UPDATE effect SET intended_at = '2020-01-01', sent_at = '2020-01-01'")
+    assert await here.run(store.forget(SCHEMA, now=SYSTEM_CLOCK.now())) == 0
+    assert await here.run(store.forget(SCHEMA, now=SYSTEM_CLOCK.now() + store.REMEMBERED + hours(1))) == 1
+    assert [*(await states(sql)).values()] == ["manual"]
+
+
 # --- fences -------------------------------------------------------------------------------------------------------
 
 
@@ -351,7 +410,7 @@ async def lost(here, sql, runtime_url) -> dict[str, str]:
     charge = charges()
 
     async def steal(_run) -> None:
-        await sql.execute("UPDATE work SET token = nextval('work_token'), worker = 'worker:other'")
+        await here.manager.fetch(Statement(STEAL))
 
     with Provider() as provider:
         async with shop(here, runtime_url, charge, provider, charging(charge, before=steal), resolves=False):
@@ -374,7 +433,7 @@ async def test_without_the_fence_a_run_that_lost_its_row_would_send(here, sql, r
     charge = charges()
 
     async def steal(_run) -> None:
-        await sql.execute("UPDATE work SET token = nextval('work_token'), worker = 'worker:other'")
+        await here.manager.fetch(Statement(STEAL))
 
     with Provider() as provider:
         async with shop(here, runtime_url, charge, provider, charging(charge, before=steal), resolves=False):
@@ -441,4 +500,3 @@ async def test_a_def_job_and_a_def_owner_go_the_same_way(here, sql, runtime_url)
                 await until_empty(sql)
     assert provider.requests == {"a": 1}
     assert await receipts(sql) == [("a", "Done(ref='ref-a-1')")]
-    assert SCHEMA == "postroad"
