@@ -269,8 +269,7 @@ def consumer(
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
-        problems += _misplaced(function, on)
-        problems += _effects(effects, order=order, max_runtime=max_runtime)
+        problems += [*_misplaced(function, on), *_effects(effects, order=order, max_runtime=max_runtime)]
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"

@@ -85,8 +85,7 @@ class PrometheusSink:
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
-            **ExecutorMetrics(into, buckets=_LONG).hear,
-            **EffectMetrics(into, buckets=_LONG).hear,
+            **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
         }
 
     def __call__(self, signal: Signal) -> None:
