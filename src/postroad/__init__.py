@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
-    from postroad.consume import Delivery, consumer
+    from postroad.consume import Delivery, Properties, cloud_event, consumer
     from postroad.effects import Absent, Done, EffectAttempt, Found, Refused, Unknown, effect
-    from postroad.events import Keep, Producer, Sensitive, Subscription
+    from postroad.events import Envelope, Keep, Producer, Sensitive, Subscription
     from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
     from postroad.retry import Backoff
     from postroad.runtime.app import App
@@ -28,11 +28,13 @@ _ROOMS = {
     "Done": "postroad.effects",
     "Drop": "postroad.failures",
     "EffectAttempt": "postroad.effects",
+    "Envelope": "postroad.events",
     "Executor": "postroad.runtime.background",
     "Found": "postroad.effects",
     "Keep": "postroad.events",
     "OutcomeUnknown": "postroad.failures",
     "Producer": "postroad.events",
+    "Properties": "postroad.consume",
     "Quarantine": "postroad.failures",
     "Refused": "postroad.effects",
     "Retry": "postroad.failures",
@@ -42,6 +44,7 @@ _ROOMS = {
     "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
     "Unknown": "postroad.effects",
+    "cloud_event": "postroad.consume",
     "consumer": "postroad.consume",
     "effect": "postroad.effects",
     "hours": "postroad.clock",
@@ -92,11 +95,13 @@ __all__ = [
     "Done",
     "Drop",
     "EffectAttempt",
+    "Envelope",
     "Executor",
     "Found",
     "Keep",
     "OutcomeUnknown",
     "Producer",
+    "Properties",
     "Quarantine",
     "Refused",
     "Retry",
@@ -106,6 +111,7 @@ __all__ = [
     "Snooze",
     "Subscription",
     "Unknown",
+    "cloud_event",
     "consumer",
     "effect",
     "hours",

@@ -91,7 +91,7 @@ def test_without_psql_a_given_server_is_one_line(postgres, monkeypatch, tmp_path
 def test_a_server_that_cannot_run_from_memory_runs_from_disk(monkeypatch, tmp_path: Path):
     place = tmp_path / ("long" * 30)  # no Unix socket can be made in it
     place.mkdir()
-    monkeypatch.setattr(databases, "_MEMORY", place)
+    monkeypatch.setattr(databases, "in_memory", lambda room: place)
     with server(None) as found:
         assert found.execute("SELECT 1") == [("1",)]
     assert not any(place.iterdir())

@@ -4,6 +4,7 @@ from postroad.consume.attempt import Attempts
 from postroad.consume.consumer import Consumer, consumer, consumer_of
 from postroad.consume.delivery import Delivery
 from postroad.consume.entrusted import EntrustedAttempts
+from postroad.consume.legacy import Properties, cloud_event
 from postroad.consume.retries import Retries
 from postroad.consume.service import ConsumerService
 
@@ -13,7 +14,9 @@ __all__ = [
     "ConsumerService",
     "Delivery",
     "EntrustedAttempts",
+    "Properties",
     "Retries",
+    "cloud_event",
     "consumer",
     "consumer_of",
 ]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
-from postroad.clock import minutes, seconds
+from postroad.clock import seconds
 from postroad.consume.delivery import Delivery
-from postroad.effects.effect import Effect
+from postroad.consume.problems import effect_problems, misplaced, queue_problems, shape_problems, subscriptions_of
 from postroad.errors import UsageError
-from postroad.events import Subscription, as_subscription
+from postroad.events import Subscription
 from postroad.failures import Rules
 from postroad.retry import Backoff
 from postroad.work.options import mistyped
@@ -22,6 +21,8 @@ from postroad.work.options import mistyped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from postroad.consume.legacy import Decode
+    from postroad.effects.effect import Effect
     from postroad.sql.drive import Transactions
     from postroad.work.run import BlockingRun, Run
 
@@ -62,13 +63,7 @@ class RunDecorator(Protocol[E]):
     def __call__(self, function: ThreadRunHandler[E], /) -> ThreadRunHandler[E]: ...
 
 
-LONGEST: Final = minutes(25)
-"""Handlers end before the broker's consumer time-out of 30 minutes takes the channel away."""
-
 _ATTRIBUTE: Final = "__postroad_consumer__"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
-_ARGUMENTS: Final = 2
-_MOST_TYPES: Final = 8
 _MOST_UNACKED: Final = 65_535
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
@@ -92,6 +87,9 @@ class Consumer(Generic[E]):
     group: bool = True
     on: Transactions[Any] | None = None
     effects: tuple[Effect[Any], ...] = ()
+    queue: str | None = None
+    """The queue of another owner that it takes from; None for its own."""
+    decode: Decode[E] | None = field(default=None, repr=False)
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
     threaded: bool = field(init=False)
     """Whether its handler is a plain ``def``, which runs on a thread."""
@@ -102,6 +100,11 @@ class Consumer(Generic[E]):
         object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
         object.__setattr__(self, "group", self.group and not self.threaded and not self.effects)
 
+    @property
+    def takes_from(self) -> str:
+        """The queue on the broker: its own, which has its name, or another's."""
+        return self.name if self.queue is None else self.queue
+
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
 # fmt: off
@@ -110,24 +113,28 @@ def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1] | None = ...,
 ) -> Decorator[E1]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2] | None = ...,
 ) -> Decorator[E1 | E2]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3] | None = ...,
 ) -> Decorator[E1 | E2 | E3]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4]: ...
 @overload
 def consumer(
@@ -135,6 +142,7 @@ def consumer(
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5]: ...
 @overload
 def consumer(
@@ -142,6 +150,7 @@ def consumer(
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
 @overload
 def consumer(
@@ -149,6 +158,7 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
 @overload
 def consumer(
@@ -156,6 +166,7 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Transactions[Any] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
 # The same for those that name effects: their handlers get a run.
 @overload
@@ -223,6 +234,9 @@ def consumer(
     group: bool = True,
     on: Transactions[Any] | None = None,
     effects: Sequence[Effect[Any]] = (),
+    queue: str | None = None,
+    bind: bool = True,
+    decode: Decode[Any] | None = None,
 ) -> Any:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
@@ -252,6 +266,14 @@ def consumer(
             failed; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets; by default the App's own pool, or psycopg for a ``def`` handler.
         effects: the acts outside the database that it calls ``once``; see `postroad.effects.effect`.
+        queue: a queue of RabbitMQ that stands already and is another's, in place of one of its own: nothing declares,
+            binds or deletes it, a start only looks whether it is there. Say ``bind=False`` with it. What it holds is
+            as trustworthy as whoever may write to it: the exchange is not compared with the type's owner.
+        bind: False says with `queue` that nothing is to be bound.
+        decode: with `queue`: turns body and `Properties` into an event of one of the sources, which the message's
+            ``message_id`` then identifies, or into an `Envelope`. It is called for every copy and every attempt, on
+            the event loop, so it is pure and quick. Where it raises, or gives something else, the message is
+            quarantined (PR501, PR502) with the error's type and nothing of the body. Without it CloudEvents are read.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
@@ -267,9 +289,10 @@ def consumer(
         if wrong:
             raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(wrong)}")
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
-        subscriptions, problems = _subscriptions(sources)
-        problems += _problems(name, function, order=order, max_runtime=max_runtime)
-        problems += [*_misplaced(function, on), *_effects(effects, order=order, max_runtime=max_runtime)]
+        subscriptions, problems = subscriptions_of(sources)
+        problems += shape_problems(name, function, order=order, max_runtime=max_runtime)
+        problems += [*misplaced(function, on), *queue_problems(queue, bind=bind, decode=decode)]
+        problems += [*effect_problems(effects, order=order, max_runtime=max_runtime)]
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
@@ -282,7 +305,7 @@ def consumer(
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
             max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted,
-            group=group, on=on, effects=tuple(effects),
+            group=group, on=on, effects=tuple(effects), queue=queue, decode=decode,
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function
@@ -306,69 +329,3 @@ def consumer_of(function: Callable[..., Any]) -> Consumer[Any]:
         shown = getattr(function, "__qualname__", type(function).__name__)
         raise UsageError("PR101", f"{shown} is not a consumer; decorate it with @consumer(..., name=...)")
     return found
-
-
-def _subscriptions(sources: tuple[Source[Any], ...]) -> tuple[tuple[Subscription[Any], ...], list[str]]:
-    found: list[Subscription[Any]] = []
-    problems: list[str] = []
-    for source in sources:
-        try:
-            found.append(as_subscription(source))
-        except UsageError as error:
-            problems.append(error.message)
-    types = [subscription.type for subscription in found]
-    twice = sorted({kind for kind in types if types.count(kind) > 1})
-    if twice:
-        problems.append(f"{', '.join(twice)} is subscribed to twice; one version of a type per consumer")
-    if not sources:
-        problems.append("it subscribes to nothing; name one to eight event types")
-    if len(sources) > _MOST_TYPES:
-        problems.append(f"it subscribes to {len(sources)} types; split it into consumers of at most {_MOST_TYPES}")
-    return tuple(found), problems
-
-
-def _problems(name: str, function: Callable[..., Any], *, order: object, max_runtime: timedelta) -> list[str]:
-    problems = []
-    given: object = name  # Untyped code may hand in anything.
-    if not (isinstance(given, str) and _NAME.fullmatch(given)):
-        problems.append(
-            "a name is lower-case letters, digits, '.', '_' and '-', at most 200, and begins with a letter or digit"
-        )
-    if not inspect.isroutine(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        problems.append("the handler is neither an 'async def' nor a 'def' function, or it yields")
-    elif len(_positional(function)) != _ARGUMENTS:
-        problems.append("the handler takes two arguments: the event and its delivery")
-    if order not in {None, "latest"}:
-        problems.append(f"order is None or 'latest', not {order!r}")
-    if not timedelta(0) < max_runtime < LONGEST:
-        problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
-    return problems
-
-
-def _effects(effects: Sequence[object], *, order: object, max_runtime: timedelta) -> list[str]:
-    problems = [
-        f"effects holds {type(one).__name__}, not an effect" for one in effects if not isinstance(one, Effect)
-    ]  # fmt: skip
-    problems += [
-        f"its max_runtime leaves no time for effect {one.name!r}, which may take {one.timeout.total_seconds():g} s"
-        for one in effects
-        if isinstance(one, Effect) and one.timeout >= max_runtime
-    ]
-    if effects and order is not None:
-        problems.append("order='latest' needs a handler's transaction, and with effects none is open; leave it out")
-    return problems
-
-
-def _misplaced(function: Callable[..., Any], on: object) -> list[str]:
-    """What is wrong with the transactions that the handler would get."""
-    threaded = not inspect.iscoroutinefunction(function)
-    if on is None or threaded is bool(getattr(on, "threaded", False)):
-        return []
-    return ["a 'def' handler needs transactions of threads (leave `on` out)" if threaded
-            else "an 'async def' handler cannot have transactions of threads"]  # fmt: skip
-
-
-def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter for parameter in parameters if parameter.kind in kinds]

@@ -15,6 +15,7 @@ from postroad.consume.attempt import REACHED, Attempts, End, Outcome, connection
 from postroad.consume.handler import HandlerRun, Surroundings
 from postroad.consume.pipeline import Passage, entrusted, exhausted, outcome, still_open
 from postroad.errors import ContractError, LeaseLost, UsageError
+from postroad.events.cause import Cause
 from postroad.signals.catalog import DeliveriesCommitted
 from postroad.work.run import BlockingRun, Grip, Run
 
@@ -54,6 +55,12 @@ class EntrustedRun(HandlerRun):
             return None
         self._run = Run(self.grip, self._transactions)
         return self._run
+
+    @override
+    def _origin(self, delivery: Any) -> Cause:
+        envelope = self.arrival.envelope
+        assert envelope is not None
+        return Cause(envelope.correlation_id or envelope.id, envelope.id)
 
     @override
     def _begun(self, delivery: Any) -> Any:

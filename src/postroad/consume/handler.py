@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LET_GO: Final = seconds(2)
 """How long a handler that was told to stop may take; after that its connection is cut."""
 
+_LET_GO_SECONDS: Final = LET_GO.total_seconds()
+
 LIMIT: Final = "PR506"
 """The code of a handler that exceeded its time limit."""
 
@@ -51,18 +53,29 @@ class Surroundings:
     limit: TimeLimit
     leases: Leases | None = None
     running: set[HandlerRun] = field(default_factory=set)
+    started: dict[tuple[str, int], HandlerStarted] = field(default_factory=dict)
+
+    def tell_started(self, arrival: Arrival) -> None:
+        """Say that a handler starts: the same record for all of a type and attempt, both of which are few."""
+        kind = arrival.event_type, arrival.attempt
+        signal = self.started.get(kind)
+        if signal is None:
+            signal = self.started[kind] = HandlerStarted(self.consumer.name, *kind)
+        self.signals.emit(signal)
 
 
 class HandlerRun:
     """The author's handler, called once inside the transaction."""
 
-    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "unit")
+    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "task", "unit")
 
     def __init__(self, around: Surroundings, arrival: Arrival) -> None:
         self._around = around
         self._deadline = 0.0
         self.arrival = arrival
         self.unit: Unit[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The one that runs it, where whoever made it knows: to ask for it costs a system call."""
         self.error: BaseException | None = None
         self.limited = False
         self.lost = False
@@ -75,15 +88,14 @@ class HandlerRun:
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         around, arrival = self._around, self.arrival
-        consumer = around.consumer
         began = around.clock.monotonic()
-        self._deadline = began + consumer.max_runtime.total_seconds() + LET_GO.total_seconds()
+        self._deadline = began + around.limit.seconds + _LET_GO_SECONDS
         around.running.add(self)
-        around.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
-        delivery, origin = self._delivery(), self._cause()
+        around.tell_started(arrival)
+        delivery = self._delivery()
         try:
-            with cause(origin):
-                await around.limit.within(self._begun(delivery), told=self)
+            with cause(self._origin(delivery)):
+                await around.limit.within(self._begun(delivery), told=self, task=self.task)
         except BaseException as error:
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
@@ -113,6 +125,10 @@ class HandlerRun:
             # Nobody cancelled us: something that the handler awaited was. An ordinary failure of its own.
             return RuntimeError("something that the handler awaited was cancelled")
         return error
+
+    def _origin(self, delivery: Any) -> Cause:
+        """What its publishes and jobs are caused by."""
+        return Cause(delivery.correlation_id, delivery.id)
 
     def _begun(self, delivery: Any) -> Any:
         """The author's function, called."""
@@ -158,11 +174,6 @@ class HandlerRun:
         """Somewhat longer than the handler may take, so that one that hangs does not hold a name for ever."""
         return self._around.consumer.max_runtime + LET_GO * 2
 
-    def _cause(self) -> Cause:
-        envelope = self.arrival.envelope
-        assert envelope is not None
-        return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
-
 
 class ThreadRun(HandlerRun):
     """The author's ``def`` handler, called once on the thread of its transaction, while the loop watches the time.
@@ -204,11 +215,12 @@ class ThreadRun(HandlerRun):
         """Run it, on its thread; not awaited."""
         around, arrival = self._around, self.arrival
         self._started = True
-        around.signals.emit(HandlerStarted(around.consumer.name, arrival.event_type, arrival.attempt))
+        around.tell_started(arrival)
         self._soon(self._arm)
         try:
-            with cause(self._cause()):
-                return around.consumer.function(arrival.event, self._delivery())
+            delivery = self._delivery()
+            with cause(Cause(delivery.correlation_id, delivery.id)):
+                return around.consumer.function(arrival.event, delivery)
         except BaseException as error:
             stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
             failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error

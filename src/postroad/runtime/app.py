@@ -15,7 +15,7 @@ from typing_extensions import override
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError, UsageError
 from postroad.runtime.background import Executor, check_executor
-from postroad.runtime.declarations import Declarations, check_background, check_schemas
+from postroad.runtime.declarations import Declarations, check_background, check_queues, check_schemas
 from postroad.runtime.doors import Doors
 from postroad.runtime.exits import Exit
 from postroad.runtime.observers import observers
@@ -201,6 +201,7 @@ class App(Doors):
 
     def _make(self, settings: Settings, *, standalone: bool) -> Process:
         check_schemas(self.declarations, settings)
+        check_queues(self.declarations, settings)
         sinks, metrics = observers(settings, standalone=standalone)
         return Process(
             Wires(self.declarations, self._backgrounds), settings, lifespan=self._lifespan,

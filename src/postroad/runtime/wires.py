@@ -162,6 +162,7 @@ class Wires:
             services += [
                 self._gated(ground, f"collector:{one.name}", partial(self._collector, ground, database, one))
                 for one in self._declared.consumers
+                if one.queue is None  # Where another's queue sends its dead letters is its owner's business.
             ]
         return services
 
@@ -180,7 +181,7 @@ class Wires:
         assert ground.transport is not None
         consumer = attempts.consumer
         return ConsumerService(
-            attempts, intake=ground.transport.intake(consumer.name, prefetch=consumer.prefetch),
+            attempts, intake=ground.transport.intake(consumer.takes_from, prefetch=consumer.prefetch),
             database=database.manager, work=claimer, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
             chance=ground.chance,
         )  # fmt: skip

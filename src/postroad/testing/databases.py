@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final, TypeAlias
 from uuid import uuid4
 
@@ -16,11 +13,11 @@ from postroad.errors import Unavailable, UsageError
 from postroad.outbox.publish import default_schema
 from postroad.sql.migrations import Roles, migrate
 from postroad.testing.postgres import Postgres, PostgresServer, identifier, wheel_bin_dir
+from postroad.testing.process import in_memory
 
 Tables: TypeAlias = str | Callable[[str], object] | None
 """The author's own tables: SQL, or a function that makes them in the database whose URL it is given."""
 
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 _ROOM: Final = 512 * 1024 * 1024
 _DAYS_AHEAD: Final = 1
 _NEEDS: Final = "tests need a PostgreSQL server"
@@ -182,7 +179,7 @@ def _reached(dsn: str) -> Postgres:
 
 def _started() -> PostgresServer:
     """An embedded server, in memory if that can be: a copy of a database then takes a tenth of the time."""
-    for place in (_MEMORY, None) if _has_room(_MEMORY) else (None,):
+    for place in dict.fromkeys((in_memory(_ROOM), None)):
         found = PostgresServer(settings=_HASTY, place=place)
         try:
             found.start()
@@ -193,10 +190,6 @@ def _started() -> PostgresServer:
         else:
             return found
     raise AssertionError
-
-
-def _has_room(place: Path) -> bool:
-    return place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free >= _ROOM
 
 
 def _name(kind: str) -> str:

@@ -25,6 +25,7 @@ from postroad.errors import Unavailable
 # outgoing connection.
 _PORTS = range(20_000, 32_000)
 _SHORT = "/tmp"  # noqa: S108 - made by mkdtemp; TMPDIR may be too long for a socket
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 # The shell waits on a pipe whose other end we hold. A line dismisses it; the end of the pipe means that we are gone,
 # however that came about. The folder a process works in tells ours from a stranger that was given the same id since;
@@ -104,6 +105,12 @@ def _parents() -> Iterator[tuple[int, int]]:
         except OSError:
             continue  # It ended while we looked.
         yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def in_memory(room: int) -> Path | None:
+    """Where a folder lies in memory, if `room` bytes are free there: a database is copied in a tenth of the time."""
+    found = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= room
+    return _MEMORY if found else None
 
 
 class Folder:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postroad.work.store import ClaimedRow, Position
 
 _MOST: Final = 300  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
-_UNWRITTEN: Final = 1500  # Rows in hand beside those that run: no more are claimed while their ends are written so late.
+_UNWRITTEN: Final = 1500  # Rows in hand beside those that run: beyond, their ends come first.
 _PRIORITIES: Final = 64  # Beyond so many, claims look from the front again: each costs a scan of its own.
 _LONGEST_HOLD: Final = 30.0  # Seconds.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
