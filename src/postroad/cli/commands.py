@@ -13,6 +13,7 @@ from postroad.cli import (
     adopt,
     catalog,
     doctor,
+    effects,
     grants,
     jobs,
     lease,
@@ -66,6 +67,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
+    app.add_typer(effects.app, name="effects")
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(schedule_acts.app, name="schedule")
     _add_demo(app, arguments)

@@ -26,6 +26,7 @@ from postroad.runtime.wires import Wires
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
+    from postroad.effects import Effect
     from postroad.events import Producer
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
@@ -53,6 +54,7 @@ class App(Doors):
         consumers: Iterable[Callable[..., Any]] = (),
         jobs: Iterable[Callable[..., Any]] = (),
         schedules: Iterable[Schedule] = (),
+        effects: Iterable[Effect[Any]] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -62,17 +64,19 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `lifespan` is an async
-        generator function that yields one live object, several (a list, or a mapping by type), for
-        ``delivery.use(Type)``. `executor` is one with other bounds for ``app.executor``. `sinks` hear every signal, in
-        the emitting thread. Without `settings` the environment is read when it starts.
+        `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `effects` are those
+        that its jobs call once; those of its consumers it knows. `lifespan` is an async generator function that yields
+        one live object, several (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with
+        other bounds for ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the
+        environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules
-        )
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules,
+            effects=effects,
+        )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)
         self.executor = check_executor(name, executor)
