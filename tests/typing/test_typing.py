@@ -24,7 +24,11 @@ LINES = {
     "door_lines.py": "asyncpg",
     "psycopg_door_lines.py": "psycopg",
     "sqlalchemy_door_lines.py": "sqlalchemy",
+    "testing_lines.py": "psycopg",
+    "consumer_lines.py": None,
+    "effects_lines.py": None,
     "executor_lines.py": None,
+    "schedule_lines.py": None,
 }
 DRIVERS = ["asyncpg", "psycopg", "sqlalchemy"]
 pytestmark = pytest.mark.timeout(300)
