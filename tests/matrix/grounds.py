@@ -29,6 +29,8 @@ POOLED: Final = (
     "tests/consume",
     "tests/road/test_several.py",
     "tests/road/test_killed.py",
+    # The pooler keeps a client's connection where the backend behind it is ended, so that nothing is reached anew.
+    "--deselect=tests/outbox/test_permit.py::test_a_database_that_was_reached_anew_is_in_doubt_until_it_is_proven",
 )
 """What has to do with the database that a pooler stands before; the road with processes that find it by themselves."""
 CLUSTER: Final = ("tests/matrix/test_cluster.py", "tests/matrix/cluster_in_parts.py")

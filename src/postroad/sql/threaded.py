@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A server that runs a statement looks this often whether we are still there: what was cut ends there too.
 WATCH: Final = b"SET client_connection_check_interval = '500ms'"
+# A pooler may lend each transaction another backend, which is told by itself.
+WATCH_HERE: Final = b"SET LOCAL client_connection_check_interval = '500ms'"
 # The same as asyncpg's: handlers may leave settings, cursors and locks behind.
 CLEAN: Final = b"SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL; " + WATCH
 NETWORK: Final[dict[str, Any]] = {
@@ -44,6 +46,7 @@ class PsycopgSeat:
         self._connection: HandedConnection | None = None
         self._wire: Wire | None = None
         self._cut = False
+        self._pooled = False
 
     @property
     def connected(self) -> HandedConnection:
@@ -73,6 +76,8 @@ class PsycopgSeat:
 
     def lent(self) -> AbstractContextManager[HandedConnection]:
         """See `Seat.lent`."""
+        if self._pooled:
+            self._command(WATCH_HERE)
         return nullcontext(self.connected)
 
     def cut(self) -> None:
@@ -90,8 +95,9 @@ class PsycopgSeat:
         )
         connection.server_cursor_factory = HandedServerCursor
         told = connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0)
-        if told != str(connection.info.backend_pid).encode():
-            connection.prepare_threshold = None  # A pooler stands in between, which may lose prepared statements.
+        self._pooled = told != str(connection.info.backend_pid).encode()
+        if self._pooled:
+            connection.prepare_threshold = None  # It may lose prepared statements.
         self._connection, self._wire = connection, Wire(connection.fileno())
         self._command(WATCH)
 
