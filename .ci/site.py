@@ -1,4 +1,4 @@
-"""What the site's builder must know of our pages (a hook of mkdocs): how a table's code writes a vertical bar."""
+"""What the site's builder must know of our pages (a hook of mkdocs): how a table's code writes a vertical bar."""  # noqa: INP001 - mkdocs runs it as a file.
 
 import re
 

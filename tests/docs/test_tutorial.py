@@ -32,17 +32,17 @@ def alive(process: int) -> bool:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
-def test_the_tutorial_leads_to_twelve_cakes_whatever_is_killed() -> None:
+def test_the_tutorial_leads_to_fourteen_cakes_whatever_is_killed() -> None:
     with a_folder() as folder:
         printed = walk(
             PAGE.read_text("utf-8"), folder, PROGRAMS, installed=True, output=subprocess.PIPE, limit=560
         )  # fmt: skip
     assert printed is not None
     seen = watched(printed)
-    assert seen[-1] == {"ordered": 12, "tickets": 12, "layers": 35, "baked": 12, "doubled": 0}
+    assert seen[-1] == {"ordered": 14, "tickets": 14, "layers": 41, "baked": 14, "doubled": 0}
     assert not any(look["doubled"] for look in seen)
     assert "work_recovered " in printed
-    assert {"ordered": 8, "tickets": 6, "layers": 18, "baked": 6, "doubled": 0} in seen
+    assert {"ordered": 10, "tickets": 8, "layers": 24, "baked": 8, "doubled": 0} in seen
     assert "postroad dev ended with exit code 6" in printed
     assert "there is no recipe" in printed
     assert "shutdown_receipt " in printed
@@ -52,8 +52,8 @@ INSTALL = "```sh\npip install 'postroad[run,embedded]'\n```\n"
 
 
 def test_a_line_that_fails_is_told() -> None:
+    page = f"{INSTALL}```sh\necho before\nfalse\necho after\n```\n"
     with a_folder() as folder, pytest.raises(subprocess.CalledProcessError) as failed:
-        page = f"{INSTALL}```sh\necho before\nfalse\necho after\n```\n"
         walk(page, folder, PROGRAMS, installed=True, output=subprocess.PIPE, limit=60)
     assert failed.value.output == "before\n"
 
