@@ -24,7 +24,7 @@ CELLS ?=
 MATRIX ?=
 TRIXIE := /var/cache/postroad/trixie
 
-.PHONY: help setup demo test sabotage soak matrix bench check lint types floors fmt clean
+.PHONY: help setup demo test sabotage soak matrix bench check docs tutorial lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +53,13 @@ matrix: setup .stamps/matrix ## The suites on other versions, on a cluster, behi
 bench: setup .stamps/bench ## Rates against a hand-written floor and a peer, as ratios; benchmarks/results/latest.json
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
-check: lint types floors test ## What CI runs
+check: lint types floors docs test ## What CI runs
+
+docs: .stamps/docs ## The site of docs/ into build/site; a link that leads nowhere fails
+	$(BIN)/mkdocs build --strict --quiet
+
+tutorial: ## The tutorial as it stands, in a fresh virtual environment that is removed again: two or three minutes
+	$(PYTHON) tests/docs/walk.py
 
 lint: .stamps/python ## All lint rules, and the format
 	$(BIN)/ruff check .
@@ -78,6 +84,10 @@ clean: ## Remove the virtual environment and what was built
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[run,embedded,dev]'
 	@mkdir -p .stamps && touch $@
+
+.stamps/docs: .stamps/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
 
 .stamps/bench: .stamps/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'

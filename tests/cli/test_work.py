@@ -124,6 +124,14 @@ def test_open_rows_are_listed_latest_first_counted_and_chosen(table: Table) -> N
     assert "hush" not in shown + json.dumps(found)
 
 
+def test_what_never_began_and_nobody_cancelled_is_not_told_otherwise(table: Table) -> None:
+    number = table.add(kind="retry")
+    absent = {"started_at": None, "cancel_at": None}
+    assert table.work("work", "list")["rows"][0].items() >= absent.items()
+    assert table.work("work", "show", str(number)).items() >= {**absent, "due": None}.items()
+    assert "cancel asked" not in table.text("work", "list")
+
+
 def test_a_row_is_shown_wherever_it_is_and_its_payload_only_when_asked_for(table: Table) -> None:
     history = '\'[{"attempt": 1, "class": "transient", "reason": "gateway away"}]\''
     number = table.add("running", progress="0.25", worker="'worker:1'", history=history, due="now()")

@@ -82,6 +82,13 @@ async def test_times_that_python_cannot_hold_are_the_nearest_that_it_can(here, s
     assert (row.run_at, row.due) == (datetime(9999, 12, 30, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC))
 
 
+async def test_a_row_without_a_due_time_has_none_when_it_is_claimed(here, sql):
+    await enqueue(sql, "q", *numbers(1))
+    await sql.execute("UPDATE work SET due = NULL")
+    [row] = await here.run(store.claim(SCHEMA, queue="q", limit=1, worker="w"))
+    assert row.due is None
+
+
 @pytest.mark.sabotage
 async def test_sabotage_a_claim_that_hands_times_over_as_they_are_fails_the_whole_queue(here, sql, monkeypatch):
     text = store.QUERIES.text("claim", SCHEMA).replace("'0001-01-02 UTC'", "'-infinity'")

@@ -3,8 +3,9 @@
 SELECT id, kind, queue, event_type, key, state, priority, attempt,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
-    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, worker, progress::numeric::float8 AS progress, note,
-    least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at
+    CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') END AS started_at,
+    worker, progress::numeric::float8 AS progress, note,
+    CASE WHEN cancel_at IS NOT NULL THEN least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') END AS cancel_at
 FROM {schema}.work
 WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR state = $2)
     AND ($3::text IS NULL OR (kind = 'job' AND event_type = $3))
@@ -24,10 +25,10 @@ ORDER BY state;
 -- An open row; its body and headers only where $2 asks for them.
 SELECT 'work' AS place, id, kind, queue, event_type, key, state, priority, attempt, suspect,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
-    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    CASE WHEN due IS NOT NULL THEN least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') END AS due,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
-    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at,
-    least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS cancel_at,
+    CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') END AS started_at,
+    CASE WHEN cancel_at IS NOT NULL THEN least(greatest(cancel_at, '0001-01-02 UTC'), '9999-12-30 UTC') END AS cancel_at,
     worker, progress::numeric::float8 AS progress, note, cancelled_by, cancel_reason, octet_length(body) AS size, content_type,
     history, CASE WHEN $2::boolean THEN body END AS body, CASE WHEN $2 THEN headers END AS headers
 FROM {schema}.work
@@ -37,7 +38,8 @@ WHERE id = $1;
 -- A finished row: its body left with it.
 SELECT 'finished' AS place, id, kind, queue, event_type, key, outcome AS state, reason, attempt,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
-    least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS started_at, finished_at, worker, history
+    CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, '0001-01-02 UTC'), '9999-12-30 UTC') END AS started_at,
+    finished_at, worker, history
 FROM {schema}.finished
 WHERE id = $1;
 

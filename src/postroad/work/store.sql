@@ -147,7 +147,7 @@ SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), star
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING id, token, queue, kind, key, priority, attempt, suspect,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
-    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    CASE WHEN due IS NOT NULL THEN least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') END AS due,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
     clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
     event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
@@ -174,7 +174,7 @@ SET state = 'running', worker = $3, token = nextval('{schema}.work_token'), star
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING id, token, queue, kind, key, priority, attempt, suspect,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
-    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    CASE WHEN due IS NOT NULL THEN least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') END AS due,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
     clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
     event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
@@ -194,7 +194,7 @@ SET state = 'running', worker = $2, token = nextval('{schema}.work_token'), star
 WHERE id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING id, token, queue, kind, key, priority, attempt, suspect,
     least(greatest(run_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS run_at,
-    least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') AS due,
+    CASE WHEN due IS NOT NULL THEN least(greatest(due, '0001-01-02 UTC'), '9999-12-30 UTC') END AS due,
     least(greatest(created_at, '0001-01-02 UTC'), '9999-12-30 UTC') AS created_at,
     clock_timestamp() - least(greatest(coalesce(due, created_at), '0001-01-02 UTC'), '9999-12-30 UTC') AS age,
     event_type, body, content_type, headers, exchange, routing_key, cancel_at IS NOT NULL AS cancelled, cancel_reason;
