@@ -97,6 +97,13 @@ CONTESTS = (
         "latency-p99", "the target of 100 ms", "", ("setup",), (), None,
         stage="p99", count=2_000, subject="latency.py", target=1 / 0.1,
     ),
+    *(
+        Contest(
+            f"latency-{kind}-postgres", f"the target of {most} ms, without a broker", "", ("setup",), (), None,
+            stage=f"{kind}-postgres", count=2_000, subject="latency.py", target=1000 / most,
+        )
+        for kind, most in (("median", 40), ("p99", 100))
+    ),
     Contest(
         "growth", "itself with 10,000 waiting rows, not 1,000,000", "ours.py",
         ("setup", "million"), ("setup", "backlog"), None, stage="dispatch", rival_stage="dispatch", count=10_000,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
-    from postroad.consume import Delivery, consumer
-    from postroad.events import Keep, Producer, Sensitive, Subscription
+    from postroad.consume import Delivery, Properties, cloud_event, consumer
+    from postroad.events import Envelope, Keep, Producer, Sensitive, Subscription
     from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
     from postroad.retry import Backoff
     from postroad.runtime.app import App
@@ -24,10 +24,12 @@ _ROOMS = {
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
     "Drop": "postroad.failures",
+    "Envelope": "postroad.events",
     "Executor": "postroad.runtime.background",
     "Keep": "postroad.events",
     "OutcomeUnknown": "postroad.failures",
     "Producer": "postroad.events",
+    "Properties": "postroad.consume",
     "Quarantine": "postroad.failures",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
@@ -35,6 +37,7 @@ _ROOMS = {
     "Sensitive": "postroad.events",
     "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
+    "cloud_event": "postroad.consume",
     "consumer": "postroad.consume",
     "hours": "postroad.clock",
     "job": "postroad.work.job",
@@ -81,10 +84,12 @@ __all__ = [
     "Delivery",
     "Dependency",
     "Drop",
+    "Envelope",
     "Executor",
     "Keep",
     "OutcomeUnknown",
     "Producer",
+    "Properties",
     "Quarantine",
     "Retry",
     "Rules",
@@ -92,6 +97,7 @@ __all__ = [
     "Sensitive",
     "Snooze",
     "Subscription",
+    "cloud_event",
     "consumer",
     "hours",
     "job",

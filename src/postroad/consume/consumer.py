@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
+    from postroad.consume.legacy import Decode
     from postroad.sql.asyncpg import Connection
     from postroad.sql.drive import Form
 
@@ -74,6 +75,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 _ARGUMENTS: Final = 2
 _MOST_TYPES: Final = 8
 _MOST_UNACKED: Final = 65_535
+_LONGEST_QUEUE: Final = 255  # AMQP 0-9-1, section 4.2.5.3: a short string.
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
 _PREFETCHED: Final = 8  # for each handler
@@ -95,6 +97,9 @@ class Consumer(Generic[E]):
     prefetch: int = 64
     group: bool = True
     on: Form[Any] | None = None
+    queue: str | None = None
+    """The queue of another owner that it takes from; None for its own."""
+    decode: Decode[E] | None = field(default=None, repr=False)
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
     threaded: bool = field(init=False)
     """Whether its handler is a plain ``def``, which runs on a thread."""
@@ -105,6 +110,11 @@ class Consumer(Generic[E]):
         object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
         object.__setattr__(self, "group", self.group and not self.threaded)
 
+    @property
+    def takes_from(self) -> str:
+        """The queue on the broker: its own, which has its name, or another's."""
+        return self.name if self.queue is None else self.queue
+
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
 # fmt: off
@@ -113,24 +123,28 @@ def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1] | None = ...,
 ) -> Decorator[E1, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2] | None = ...,
 ) -> Decorator[E1 | E2, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3] | None = ...,
 ) -> Decorator[E1 | E2 | E3, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4, T]: ...
 @overload
 def consumer(
@@ -138,6 +152,7 @@ def consumer(
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5, T]: ...
 @overload
 def consumer(
@@ -145,6 +160,7 @@ def consumer(
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6, T]: ...
 @overload
 def consumer(
@@ -152,6 +168,7 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7, T]: ...
 @overload
 def consumer(
@@ -159,6 +176,7 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, T]: ...
 # fmt: on
 def consumer(
@@ -172,6 +190,9 @@ def consumer(
     prefetch: int | None = None,
     group: bool = True,
     on: Form[Any] | None = None,
+    queue: str | None = None,
+    bind: bool = True,
+    decode: Decode[Any] | None = None,
 ) -> Decorator[Any, Any]:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
@@ -197,6 +218,14 @@ def consumer(
             failed; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets (`postroad.sqlalchemy.AsyncSessions` and its like, in the App's
             database); by default the App's own pool, or psycopg for a ``def`` handler.
+        queue: a queue of RabbitMQ that stands already and is another's, in place of one of its own: nothing declares,
+            binds or deletes it, a start only looks whether it is there. Say ``bind=False`` with it. What it holds is
+            as trustworthy as whoever may write to it: the exchange is not compared with the type's owner.
+        bind: False says with `queue` that nothing is to be bound.
+        decode: with `queue`: turns body and `Properties` into an event of one of the sources, which the message's
+            ``message_id`` then identifies, or into an `Envelope`. It is called for every copy and every attempt, on
+            the event loop, so it is pure and quick. Where it raises, or gives something else, the message is
+            quarantined (PR501, PR502) with the error's type and nothing of the body. Without it CloudEvents are read.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
@@ -214,7 +243,10 @@ def consumer(
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
         subscriptions, problems = _subscriptions(sources)
         problems += _problems(name, function, order=order, max_runtime=max_runtime)
-        problems += misplaced(on, threaded=not inspect.iscoroutinefunction(function))
+        problems += [
+            *misplaced(on, threaded=not inspect.iscoroutinefunction(function)),
+            *_queue_problems(queue, bind=bind, decode=decode),
+        ]
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
@@ -227,7 +259,7 @@ def consumer(
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
             max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted,
-            group=group, on=on,
+            group=group, on=on, queue=queue, decode=decode,
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function
@@ -287,6 +319,20 @@ def _problems(name: str, function: Callable[..., Any], *, order: object, max_run
         problems.append(f"order is None or 'latest', not {order!r}")
     if not timedelta(0) < max_runtime < LONGEST:
         problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
+    return problems
+
+
+def _queue_problems(queue: object, *, bind: bool, decode: object) -> list[str]:
+    """What is wrong with a queue that is another's, or with what only such a one has."""
+    if queue is None:
+        return [] if bind is True and decode is None else ["`bind` and `decode` are for a consumer with `queue`"]
+    problems = []
+    if not isinstance(queue, str) or not 0 < len(queue.encode(errors="replace")) <= _LONGEST_QUEUE:
+        problems.append("queue is the name of a queue that stands, 1 to 255 bytes")
+    if bind is not False:
+        problems.append("a queue of another owner is never bound: say bind=False")
+    if decode is not None and (not callable(decode) or inspect.iscoroutinefunction(decode)):
+        problems.append("decode is a plain function from body and properties to an event or an Envelope")
     return problems
 
 

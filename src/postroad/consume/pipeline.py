@@ -66,7 +66,8 @@ def passed(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Call
         yield from _finished(schema, arrival, outcome="dropped", reason=STALE)
         return Passage.STALE
     yield Call(handler)
-    yield from _finished(schema, arrival, outcome="handled", reason=None)
+    if arrival.row is not None:  # On the way of every delivery: a generator is made only where it is needed.
+        yield from _finished(schema, arrival, outcome="handled", reason=None)
     return Passage.HANDLED
 
 

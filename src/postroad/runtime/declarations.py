@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroad.consume import consumer_of
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.settings import is_postgres
 from postroad.transport.topology import Topology
 from postroad.work.job import job_of
 
@@ -57,7 +58,7 @@ class Declarations:
         work, idle = _jobs(jobs)
         doubles = [*_doubles(producers, found), *_double_jobs(work)]
         problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
-        problems += [*_discord(work), *_shared_names(work, found)]
+        problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
@@ -110,11 +111,24 @@ def check_schemas(declarations: Declarations, settings: Settings) -> None:
             raise SettingsError("PR201", f"{message} {settings.schema!r}; set it to {producer.schema!r}")
 
 
+def check_queues(declarations: Declarations, settings: Settings) -> None:
+    """Refuse a consumer on a queue of RabbitMQ where there is no RabbitMQ.
+
+    Raises:
+        SettingsError: POSTROAD_BROKER_URL is ``postgres:``.
+    """
+    legacy = [one for one in declarations.consumers if one.queue is not None]
+    if legacy and is_postgres(settings.broker_url):
+        message = f"consumer {legacy[0].name!r} takes from queue {legacy[0].queue!r} of RabbitMQ"
+        raise SettingsError("PR201", f"{message}, but POSTROAD_BROKER_URL is 'postgres:'; set it to amqp://...")
+
+
 def topology_of(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> Topology:
     """The exchanges, queues and bindings of these declarations."""
     return Topology.of(
         publishes=[producer.name for producer in producers],
-        consumers=[(consumer.name, [item.type for item in consumer.subscriptions]) for consumer in consumers],
+        consumers=[(one.name, [item.type for item in one.subscriptions]) for one in consumers if one.queue is None],
+        standing=[one.queue for one in consumers if one.queue is not None],
     )
 
 
@@ -182,6 +196,18 @@ def _shared_names(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) 
         f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
         for job in jobs
         if job.queue in taken
+    ]
+
+
+def _shared_queues(consumers: Sequence[Consumer[Any]]) -> list[str]:
+    """Consumers on one queue would each get a part of it."""
+    counts = Counter(consumer.takes_from for consumer in consumers)
+    names = {consumer.takes_from: [one.name for one in consumers if one.takes_from == consumer.takes_from]
+             for consumer in consumers if consumer.queue is not None}  # fmt: skip
+    return [
+        f"consumers {', '.join(map(repr, names[queue]))} take from queue {queue!r}, so each would get a part of it"
+        for queue in names
+        if counts[queue] > 1
     ]
 
 

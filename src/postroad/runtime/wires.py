@@ -24,6 +24,7 @@ from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
 from postroad.transport.topology import dead_letter_queue
+from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,10 +45,13 @@ _MOST_CONNECTIONS: Final = 40
 class Wires:
     """What one App's declarations become in a process; implements `Wiring`."""
 
-    def __init__(self, declarations: Declarations, backgrounds: Mapping[str, Background]) -> None:
-        """Wire these declarations and background services."""
+    def __init__(
+        self, declarations: Declarations, backgrounds: Mapping[str, Background], *, times: WorkSettings | None = None
+    ) -> None:
+        """Wire these declarations and background services; `times` are those that the work room keeps."""
         self._declared = declarations
         self._backgrounds = dict(backgrounds)
+        self._times = times or WorkSettings()
         self._attempts: list[Attempts] = []
         self._dispatch: Dispatcher | None = None
         self._bond: Bond | None = None
@@ -132,7 +136,7 @@ class Wires:
         ]  # fmt: skip
         deliveries = delivery_handlers(ground, self._attempts, database.manager)
         work = self._declared.queues if Role.WORK in roles else None
-        claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries)
+        claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries, times=self._times)
         services: list[Service] = []
         if claimer is not None:
             services.append(self._gated(ground, claimer.name, lambda: claimer))
@@ -149,6 +153,7 @@ class Wires:
             services += [
                 self._gated(ground, f"collector:{one.name}", partial(self._collector, ground, database, one))
                 for one in self._declared.consumers
+                if one.queue is None  # Where another's queue sends its dead letters is its owner's business.
             ]
         return services
 
@@ -162,7 +167,7 @@ class Wires:
         assert ground.transport is not None
         consumer = attempts.consumer
         return ConsumerService(
-            attempts, intake=ground.transport.intake(consumer.name, prefetch=consumer.prefetch),
+            attempts, intake=ground.transport.intake(consumer.takes_from, prefetch=consumer.prefetch),
             database=database.manager, work=claimer, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
             chance=ground.chance,
         )  # fmt: skip

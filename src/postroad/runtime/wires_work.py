@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroad.consume import Retries
@@ -9,7 +10,6 @@ from postroad.sql.transactions import AsyncpgTransactions
 from postroad.work.claimer import Claimer
 from postroad.work.completion import Completions
 from postroad.work.jobs import JobQueue
-from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from postroad.runtime.process import Database, Ground
     from postroad.work.job import Job
     from postroad.work.lane import Handler
+    from postroad.work.settings import WorkSettings
 
 Queues: TypeAlias = "Mapping[str, Sequence[Job[Any]]]"
 
@@ -27,7 +28,7 @@ _THREADS: Final = 2
 
 def claimer_of(
     ground: Ground, database: Database, attempts: Sequence[Attempts], *, work: Queues | None,
-    deliveries: Mapping[str, Handler],
+    deliveries: Mapping[str, Handler], times: WorkSettings,
 ) -> Claimer | None:  # fmt: skip
     """The claimer of a process, if it has anything to claim.
 
@@ -52,7 +53,7 @@ def claimer_of(
             for name, jobs in (work or {}).items()
         ],
         signals=ground.signals, clock=ground.clock, owner=ground.tasks,
-        settings=WorkSettings(lease=ground.settings.worker_lease),
+        settings=replace(times, lease=ground.settings.worker_lease),
     )  # fmt: skip
 
 

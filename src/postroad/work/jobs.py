@@ -92,8 +92,11 @@ class JobQueue:
         }
         self._mean = 0.0
         self._measured = 0
+        self._few = 0
         self.begin: Callable[[int], asyncio.Task[None] | None] = lambda _: None
         """Set by the claimer: starts the run of the row that has that token."""
+        self.hungry: Callable[[], None] = lambda: None
+        """Set by the claimer: called when so few rows wait here that more may be claimed while these run."""
 
     # --- what the claimer asks and says -----------------------------------------------------------------------------
 
@@ -174,6 +177,7 @@ class JobQueue:
         now = self._clock.monotonic()
         for row in rows:
             self._waiting[row.token] = (row, now)
+        self._few = self._ahead // 2
         self._fill()
 
     def leave(self, token: int) -> None:
@@ -186,6 +190,8 @@ class JobQueue:
             token, (row, _) = self._waiting.popitem(last=False)
             attempt = self._active[token] = Attempt(row, now=self._clock.monotonic())
             attempt.task = self.begin(token)
+            if len(self._waiting) == self._few:
+                self.hungry()
 
     async def run(self, row: ClaimedRow) -> str | Finish:
         """See `work.Handler.run`; it has its slot, and leaves it before anything is written about its end.
