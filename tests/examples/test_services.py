@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.services import EXAMPLES, SERVICES, copied
 from testing.project import Project
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = pytest.mark.heavy
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SERVICES = sorted(path.parent.name for path in EXAMPLES.glob("*/requirements.txt"))
-
-
-def copied(name: str, to: Path) -> Path:
-    return Path(shutil.copytree(EXAMPLES / name, to / name, ignore=shutil.ignore_patterns("*cache*")))
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -55,7 +55,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def fresh(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """With the wheel and nothing else that was asked for."""
     made = Environment(tmp_path_factory.mktemp("fresh"))
-    made.install(str(built.wheel))
+    made.install_core(built.wheel)
     return made
 
 
