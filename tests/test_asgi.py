@@ -277,12 +277,31 @@ async def test_a_server_with_the_lifespan_dispatches_nothing_and_needs_no_settin
         await app.ready()
         monkeypatch.setenv("POSTROAD_DATABASE_URL", own_road.url)
         await http.post("/lend/Emma")
+        assert await leases(own_road) == 0
         async with own_road.transaction() as tx:
-            leases = "SELECT count(*) FROM postroad.lease WHERE holder IS NOT NULL"
-            assert await tx.fetchval("SELECT count(*) FROM postroad.outbox") >= 1
-            assert await tx.fetchval(leases) == 0
+            assert await tx.fetchval("SELECT count(*) FROM postroad.outbox") == len({"Emma", "Emma later"})
     with pytest.raises(UsageError, match="does not run"):
         await app.ready()
+
+
+@pytest.mark.sabotage
+async def test_a_server_that_is_given_roles_would_be_one_more_dispatcher(
+    own_road: Road, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_BROKER_URL", "postgres:")
+    monkeypatch.setenv("POSTROAD_ROLES", "dispatch,work")
+    monkeypatch.setenv("POSTROAD_TOPOLOGY", "apply")
+    api = web()
+    async with api.router.lifespan_context(api):
+        await app.ready()
+        assert await leases(own_road) > 0
+
+
+async def leases(road: Road) -> int:
+    """How many names are held in the database: a dispatcher holds its shards, a worker itself."""
+    async with road.transaction() as tx:
+        found = await tx.fetchval("SELECT count(*) FROM postroad.lease WHERE holder IS NOT NULL")
+    return int(found)
 
 
 async def test_a_server_whose_app_cannot_start_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
