@@ -13,12 +13,11 @@ from packages.built import Built, Environment, run
 
 def main(folder: Path) -> None:
     """Build once; for each example install what its requirements name, and run its tests by its own pytest."""
-    constraint = folder / "constraint.txt"
-    constraint.write_text(f"postroad @ {Built.of(folder).wheel.as_uri()}\n")
+    wheel = Built.of(folder).wheel
     for name in SERVICES:
         service = copied(name, folder)
         fresh = Environment(folder / f"environment-{name}")
-        fresh.install("--requirement", str(service / "requirements.txt"), "--constraint", str(constraint))
+        fresh.install(str(wheel), "--requirement", str(service / "requirements.txt"))
         sys.stdout.write(f"{name}: {run(fresh.python, '-I', '-m', 'pytest', '-q', str(service), folder=service)}")
 
 
