@@ -91,8 +91,8 @@ class HandlerRun:
         around.running.add(self)
         around.tell_started(arrival)
         try:
-            with cause(self._cause()):
-                await around.limit.within(self._handling(), told=self, task=self.task)
+            with cause(self._origin()):
+                await around.limit.within(self._begun(), told=self, task=self.task)
         except BaseException as error:
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
@@ -104,12 +104,8 @@ class HandlerRun:
             self.seconds = around.clock.monotonic() - began
             around.gears.took(self.seconds)
 
-    def _cause(self) -> Cause:
-        envelope = self.arrival.envelope
-        assert envelope is not None
-        return Cause(envelope.correlation_id or envelope.id, envelope.id)
-
-    async def _handling(self) -> None:
+    async def _begun(self) -> None:
+        """Lend the author's function what it writes with, and run it."""
         assert self.unit is not None
         async with self.unit.lent() as tx:
             handling: Any = self._around.consumer.function(self.arrival.event, self._delivery(tx))
@@ -169,6 +165,12 @@ class HandlerRun:
         """Somewhat longer than the handler may take, so that one that hangs does not hold a name for ever."""
         return self._around.consumer.max_runtime + LET_GO * 2
 
+    def _origin(self) -> Cause:
+        """What its publishes and jobs are caused by."""
+        envelope = self.arrival.envelope
+        assert envelope is not None
+        return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
+
 
 class ThreadRun(HandlerRun):
     """The author's ``def`` handler, called once on the thread of its transaction, while the loop watches the time.
@@ -213,7 +215,7 @@ class ThreadRun(HandlerRun):
         around.tell_started(arrival)
         self._soon(self._arm)
         try:
-            with cause(self._cause()), cast("ThreadUnit[Any]", self.unit).lent_here() as tx:
+            with cause(self._origin()), cast("ThreadUnit[Any]", self.unit).lent_here() as tx:
                 return around.consumer.function(arrival.event, self._delivery(tx))
         except BaseException as error:
             stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.

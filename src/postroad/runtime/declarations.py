@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.consume import consumer_of
+from postroad.effects import Effect
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.declared_schedules import double_schedules, scheduled
 from postroad.runtime.settings import is_postgres
 from postroad.transport.topology import Topology
 from postroad.work.job import job_of
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED: Final = frozenset(
-    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers"}
+    "dispatcher transport work maintain health keeper main pulse leftovers schedule effects".split()  # noqa: SIM905
 )
 _ARGUMENTS: Final = 2
 
@@ -41,11 +44,14 @@ class Declarations:
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
     jobs: tuple[Job[Any], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    effects: tuple[Effect[Any], ...] = ()
+    """Those that the App names, and those of its consumers."""
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
-        jobs: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (), schedules: Iterable[Schedule] = (), effects: Iterable[object] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -56,13 +62,19 @@ class Declarations:
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
         work, idle = _jobs(jobs)
-        doubles = [*_doubles(producers, found), *_double_jobs(work)]
-        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        planned, homeless = scheduled(schedules, work)
+        acts, strange = _effects(effects, found)
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned), *_double_effects(acts)]
+        problems += [*wrong, *undeclared, *idle, *homeless, *strange]
+        problems += [*doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
         problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
+        return cls(
+            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), schedules=tuple(planned),
+            effects=tuple(acts),
+        )  # fmt: skip
 
     @property
     def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
@@ -169,6 +181,20 @@ def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list
         except UsageError as error:
             problems.append(error.message)
     return found, problems
+
+
+def _effects(given: Iterable[object], consumers: Sequence[Consumer[Any]]) -> tuple[list[Effect[Any]], list[str]]:
+    """The effects that are named anywhere, each once."""
+    listed, problems = _listed("effects", given, of="effects")
+    strangers = dict.fromkeys(type(item).__name__ for item in listed if not isinstance(item, Effect))
+    problems += [f"effects holds {name}, not an effect" for name in strangers]
+    named = [item for item in listed if isinstance(item, Effect)]
+    return [*dict.fromkeys([*named, *(one for consumer in consumers for one in consumer.effects)])], problems
+
+
+def _double_effects(effects: Sequence[Effect[Any]]) -> list[str]:
+    counts = Counter(effect.name for effect in effects)
+    return [f"effect {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
 
 
 def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroad.consume import Retries
+from postroad.effects.ledger import Ledger
+from postroad.effects.resolver import Resolver
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.work.claimer import Claimer
 from postroad.work.completion import Completions
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from postroad.consume import Attempts
+    from postroad.effects import Effect
     from postroad.runtime.process import Database, Ground
     from postroad.work.job import Job
     from postroad.work.lane import Handler
@@ -55,6 +58,20 @@ def claimer_of(
         signals=ground.signals, clock=ground.clock, owner=ground.tasks,
         settings=replace(times, lease=ground.settings.worker_lease),
     )  # fmt: skip
+
+
+def ledger_of(ground: Ground, effects: Sequence[Effect[Any]]) -> Ledger:
+    """The ledger of these effects, on connections of its own."""
+    settings = ground.settings
+    return Ledger(
+        settings.database_url, effects, schema=settings.schema, resources=ground.resources, owner=ground.tasks,
+        signals=ground.signals, clock=ground.clock,
+    )  # fmt: skip
+
+
+def resolver(ground: Ground, ledger: Ledger) -> Resolver:
+    """The service that looks up what nobody knows, and closes the ledger at the end."""
+    return Resolver(ledger, owner=ground.tasks, chance=ground.chance)
 
 
 def pooled(queues: Queues) -> int:
