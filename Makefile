@@ -24,7 +24,7 @@ CELLS ?=
 MATRIX ?=
 TRIXIE := /var/cache/postroad/trixie
 
-.PHONY: help setup demo test sabotage soak matrix bench check docs tutorial lint types floors fmt clean
+.PHONY: help setup demo test sabotage examples soak matrix bench check docs tutorial lint types floors fmt clean
 
 help: ## List what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test: setup ## The whole suite, in parallel, on servers that it starts by itself
 
 sabotage: setup ## Each mechanism switched off in turn, by tests: every one must turn its test red
 	PYTHONPATH=tests $(BIN)/pytest -p sabotage_report -m sabotage -n $(JOBS) --dist=loadgroup -q $(PYTEST)
+
+examples: .stamps/python ## The services under examples/, each in a fresh virtual environment with the wheel, by their own tests
+	PYTHONPATH=tests $(BIN)/python -m examples
 
 soak: setup ## Traffic with faults drawn from SEED for MINUTES, and a checker that knows only the promises
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED)

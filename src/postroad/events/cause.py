@@ -1,4 +1,4 @@
-"""What a publish was caused by: the correlation and causation that a handler's publishes inherit."""
+"""What a publish was caused by: the correlation and causation that it inherits from a handler, a job or a request."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 
 @dataclass(slots=True)
 class Cause:
-    """The event being handled: `correlation` names the whole story, `causation` is the event's own id."""
+    """What runs: `correlation` names the whole story, `causation` is the event's own id; a web request has none."""
 
     correlation: str
-    causation: str
+    causation: str | None
 
 
 _CURRENT: Final[ContextVar[Cause | None]] = ContextVar("postroad_cause", default=None)
 
 
 def current_cause() -> Cause | None:
-    """What the code that runs now was caused by; None outside of handlers."""
+    """What the code that runs now was caused by; None outside of handlers, jobs and requests."""
     return _CURRENT.get()
 
 

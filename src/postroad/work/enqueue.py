@@ -216,9 +216,12 @@ def _fields(job: Job[Any]) -> Iterator[str]:
 
 
 def _headers() -> dict[str, str]:
-    """What it was caused by, inside a handler."""
+    """What it was caused by, inside a handler, a job or a web request."""
     cause = current_cause()
-    return {} if cause is None else {"correlation": cause.correlation, "causation": cause.causation}
+    if cause is None:
+        return {}
+    causation = {} if cause.causation is None else {"causation": cause.causation}
+    return {"correlation": cause.correlation, **causation}
 
 
 def _utc(name: str, moment: object) -> datetime:
