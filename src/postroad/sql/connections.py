@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -37,7 +37,7 @@ class AsyncConnections:
     ``async with delivery.tx.transaction():`` for a savepoint.
     """
 
-    threaded: Final = False
+    threaded: ClassVar[bool] = False
 
     def transactions(self, url: str, owner: Owner, *, size: int, name: str) -> AsyncPsycopgTransactions:  # noqa: ARG002
         """See `Form.transactions`."""

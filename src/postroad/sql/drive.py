@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from postroad.clock import seconds
 from postroad.errors import UsageError
@@ -224,10 +224,8 @@ async def kept(block: Block) -> AsyncIterator[None]:
 class Form(Protocol[Tx_co]):
     """What ``on=`` takes: whose transactions a handler gets, said before it is known which App runs it."""
 
-    @property
-    def threaded(self) -> bool:
-        """Whether they are for ``def`` functions, each on a thread, and not for ``async def``."""
-        ...
+    threaded: ClassVar[bool]
+    """Whether they are for ``def`` functions, each on a thread, and not for ``async def``."""
 
     def transactions(self, url: str, owner: Owner, *, size: int, name: str) -> Transactions[Tx_co]:
         """The transactions of one consumer or queue of jobs in a process, at most `size` at once; `name` is a label.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -41,7 +41,7 @@ class AsyncSessions(Generic[S]):
     once and one for a group (`pool_size`). A job's ``run.transaction()`` gives such a session too.
     """
 
-    threaded: Final = False
+    threaded: ClassVar[bool] = False
 
     def __init__(self, maker: async_sessionmaker[S]) -> None:
         """Make sessions by `maker`.
@@ -64,7 +64,7 @@ class AsyncSessions(Generic[S]):
 class Sessions(Generic[B]):
     """``on=Sessions(maker)``: each ``def`` handler gets a `Session` of its own, on its thread; see `AsyncSessions`."""
 
-    threaded: Final = True
+    threaded: ClassVar[bool] = True
 
     def __init__(self, maker: sessionmaker[B]) -> None:
         """Make sessions by `maker`.
