@@ -23,7 +23,7 @@ if not settings.configured:
 urlpatterns = []
 
 
-class Gate(models.Model):
+class Gate(models.Model):  # noqa: DJ008 - nobody reads it
     """A table of the author's: ``CREATE TABLE gate (id int PRIMARY KEY)``."""
 
     class Meta:
@@ -32,7 +32,7 @@ class Gate(models.Model):
         managed = False
 
 
-class Effect(models.Model):
+class Effect(models.Model):  # noqa: DJ008 - nobody reads it
     """The table of effects of the consume room's tests."""
 
     name = models.TextField(primary_key=True)
