@@ -99,5 +99,5 @@ def test_the_address_leads_to_the_database(database):
 
 def test_a_service_file_is_one_line():
     given = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"service": "shop"}}
-    with databases(default=given), pytest.raises(UsageError, match="set POSTROAD_DATABASE_URL.*PR201"):
+    with databases(default=given), pytest.raises(UsageError, match=r"set POSTROAD_DATABASE_URL.*PR201"):
         alias.url_of("default")

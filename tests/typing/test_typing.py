@@ -24,9 +24,10 @@ LINES = {
     "door_lines.py": "asyncpg",
     "psycopg_door_lines.py": "psycopg",
     "sqlalchemy_door_lines.py": "sqlalchemy",
+    "django_door_lines.py": "django",
     "executor_lines.py": None,
 }
-DRIVERS = ["asyncpg", "psycopg", "sqlalchemy"]
+DRIVERS = ["asyncpg", "psycopg", "sqlalchemy", "django"]
 pytestmark = pytest.mark.timeout(300)
 
 

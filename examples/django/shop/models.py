@@ -1,6 +1,5 @@
 """The tables of the shop."""
 
-
 from django.db import models
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.db import DatabaseError, close_old_connections, connections, reset_queries, transaction
 
@@ -40,7 +40,7 @@ class Atomic:
     The database must be the App's own, and hold Postroad's tables.
     """
 
-    threaded: Final = True
+    threaded: ClassVar[bool] = True
 
     def __init__(self, *, using: str = DEFAULT) -> None:
         """Of the database `using`, an alias of ``DATABASES``."""
