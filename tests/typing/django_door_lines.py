@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from postroad import BlockingRun, Delivery, Producer, Run, consumer, job
+from postroad import BlockingRun, Delivery, Producer, consumer, job
 from postroad.django import Atomic, Enqueue, Enqueued, Publish, Within, within
 
 flights = Producer("typed")
@@ -32,10 +32,6 @@ class Departed(BaseModel):
 def print_it(request: Landed, run: BlockingRun[Within]) -> None:
     with run.transaction() as block:
         assert_type(block, Within)
-
-
-@job("reports.print", on=Atomic())  # E: arg-type
-async def print_async(request: Landed, run: Run[Within]) -> None: ...
 
 
 @job("reports.print", on=Atomic(using="reports"))  # E: arg-type
