@@ -45,6 +45,17 @@ class Effect(models.Model):  # noqa: DJ008 - nobody reads it
         managed = False
 
 
+class Number(models.Model):  # noqa: DJ008 - nobody reads it
+    """The table of numbers of the work room's tests."""
+
+    number = models.IntegerField(primary_key=True)
+
+    class Meta:
+        app_label = "gates"
+        db_table = "number"
+        managed = False
+
+
 def database(url, **given):
     parts = urlsplit(url)
     place = {
@@ -66,7 +77,9 @@ def databases(**each):
         yield
     finally:
         connections.close_all()
-        for alias in each:
+        for alias, given in each.items():
+            if given.get("OPTIONS", {}).get("pool"):
+                connections[alias].close_pool()
             _forget(alias)
         connections.settings = before
 
