@@ -55,10 +55,6 @@ def three(event: Landed, delivery: Delivery[str]) -> None: ...
 def four(event: Landed, delivery: Delivery[Within]) -> None: ...
 
 
-@consumer(Landed, name="five")  # E: arg-type
-def five(event: Landed, delivery: Delivery[Within]) -> None: ...
-
-
 def allowed() -> None:
     assert_type(within(), Within)
     assert_type(within(using="reports"), Within)
