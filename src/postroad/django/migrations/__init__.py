@@ -22,7 +22,8 @@ def _bring(_: Any, editor: Any) -> None:
         return
     from postroad.sql.migrations import Roles, migrate
 
-    roles = Roles(runtime=os.environ.get("POSTROAD_RUNTIME_ROLE"), author=os.environ.get("POSTROAD_AUTHOR_ROLE"))
+    runtime, author = (os.environ.get(f"POSTROAD_{kind}_ROLE") or None for kind in ("RUNTIME", "AUTHOR"))
+    roles = Roles(runtime=runtime, author=author)
     asyncio.run(migrate(url_of(editor.connection.alias), schema=default_schema(), roles=roles))
 
 
