@@ -52,18 +52,20 @@ class Stopwatch:
     def __init__(self, count: int) -> None:
         self._count = count
         self._done = 0
-        self._began = 0.0
+        self._began = self._cost = 0.0
         self._lock = threading.Lock()
 
     def __call__(self, heard: Signal) -> None:
         if isinstance(heard, WorkClaimed) and not self._began:
-            self._began = time.perf_counter()
+            self._began, self._cost = time.perf_counter(), time.process_time()
         elif isinstance(heard, WorkSettled) and heard.result == "ok":
             with self._lock:
                 self._done += heard.count
                 over = self._done - heard.count < self._count <= self._done
             if over:
-                print(json.dumps({"rate": self._done / (time.perf_counter() - self._began)}), flush=True)
+                rate = self._done / (time.perf_counter() - self._began)
+                cost = (time.process_time() - self._cost) / self._done
+                print(json.dumps({"rate": rate, "cpu": cost}), flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -2,7 +2,8 @@
 
 Each is staged by a transaction that stays open for 30 ms after it, so that places appear out of commit order. Usage:
 latency.py median|p99 COUNT, with BENCH_DATABASE_URL and BENCH_BROKER_URL set; prints one JSON line {"rate": per
-second}: the reciprocal of the latency, so that more is better as everywhere here.
+second}: the reciprocal of the latency, so that more is better as everywhere here. median-postgres and p99-postgres go
+without the broker, over the PostgreSQL transport.
 """
 
 from __future__ import annotations
@@ -81,11 +82,14 @@ def publish(kind: str, count: int) -> None:
     subscribed.wait()
     dispatching.wait()
     asyncio.run(authors(count))
-    latency = statistics.median(taken) if kind == "median" else statistics.quantiles(taken, n=100)[98]
+    latency = statistics.median(taken) if kind.startswith("median") else statistics.quantiles(taken, n=100)[98]
     print(json.dumps({"rate": 1 / latency}), flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
+    if sys.argv[1].endswith("-postgres"):
+        os.environ["POSTROAD_BROKER_URL"] = "postgres:"
+        subscribed.set()  # It was before the App starts: a row in a table.
     threading.Thread(target=publish, args=(sys.argv[1], int(sys.argv[2])), daemon=True).start()
     App("bench", publishes=[bench], consumers=[handle], sinks=[sink]).run(only=("dispatch", "consume", "work"))

@@ -97,6 +97,13 @@ CONTESTS = (
         "latency-p99", "the target of 100 ms", "", ("setup",), (), None,
         stage="p99", count=2_000, subject="latency.py", target=1 / 0.1,
     ),
+    *(
+        Contest(
+            f"latency-{kind}-postgres", f"the target of {most} ms, without a broker", "", ("setup",), (), None,
+            stage=f"{kind}-postgres", count=2_000, subject="latency.py", target=1000 / most,
+        )
+        for kind, most in (("median", 40), ("p99", 100))
+    ),
     Contest(
         "growth", "itself with 10,000 waiting rows, not 1,000,000", "ours.py",
         ("setup", "million"), ("setup", "backlog"), None, stage="dispatch", rival_stage="dispatch", count=10_000,
@@ -125,6 +132,16 @@ CONTESTS = (
         "jobs-held", "itself with 10,000 waiting rows and no transaction held open", "jobs.py", ("setup", "fill"),
         ("setup", "fill"), None, rival_stage="jobs", count=100_000, rival_count=10_000, subject="jobs.py",
         prepare="jobs.py",
+    ),
+    *(
+        Contest(
+            name, target, "", ("setup",), (), None,
+            stage=stage, count=130, subject="schedules.py", prepare="schedules.py", target=1.0,
+        )
+        for name, target, stage in (
+            ("schedules-planning", "the target of 1 core-second a minute", "planning"),
+            ("schedules-start-p99", "the target of 1 s", "start-p99"),
+        )
     ),
     Contest(
         "memory", "itself after 500,000 events, not 50,000", "ours.py", ("setup", "backlog"), ("setup", "backlog"),

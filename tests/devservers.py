@@ -22,11 +22,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from postroad.testing.process import in_memory
 from postroad.testing.servers import PostgresServer, RabbitNode
 
 VARIABLES = {"postgres": "POSTROAD_TEST_POSTGRES_URL", "rabbit": "POSTROAD_TEST_RABBIT"}
 DURABLE = Path(tempfile.gettempdir()) / f"postroad-devservers-{os.getuid()}"
 START_WITHIN = 120.0
+ROOM = 4 * 1024**3  # What the databases of a run may need at once, those of a million rows among them.
 
 
 def shared(kind: str, folder: Path, *, watch: int) -> str:
@@ -76,7 +78,7 @@ def serve(kind: str, folder: Path, watch: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     state = folder / f"{kind}.json"
-    with PostgresServer() if kind == "postgres" else RabbitNode() as server:
+    with PostgresServer(place=in_memory(ROOM)) if kind == "postgres" else RabbitNode() as server:
         reach = server.url() if isinstance(server, PostgresServer) else server.address.to_json()
         ready = state.with_suffix(".new")
         ready.write_text(json.dumps({"host": os.getpid(), "reach": reach}))

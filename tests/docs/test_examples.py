@@ -22,6 +22,7 @@ from postroad.clock import seconds
 from postroad.testing.postgres import wheel_bin_dir
 from postroad.testing.process import wait_until
 from runtime.processes import Running, environment
+from testing.project import Project
 
 if TYPE_CHECKING:
     from postroad.testing.servers import Postgres, Rabbit
@@ -243,9 +244,9 @@ import asyncpg
 import pika
 
 
-def test_both_servers_answer(database, broker):
+def test_both_servers_answer(postroad_database, broker):
     async def ask():
-        connection = await asyncpg.connect(database)
+        connection = await asyncpg.connect(postroad_database)
         assert await connection.fetchval("SELECT count(*) FROM postroad.outbox") == 0
         await connection.close()
 
@@ -255,14 +256,16 @@ def test_both_servers_answer(database, broker):
 
 
 @pytest.mark.heavy
+def test_the_tests_of_the_testing_page_pass_as_they_stand(tmp_path: Path) -> None:
+    save_files("docs/testing.md", tmp_path)
+    assert "3 passed" in Project.made(tmp_path).pytest()
+
+
+@pytest.mark.heavy
 def test_the_fixtures_of_the_testing_page_give_servers(tmp_path: Path) -> None:
     save_files("docs/testing.md", tmp_path)
     (tmp_path / "test_it.py").write_text(USES_THE_FIXTURES)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in Project.made(tmp_path).pytest("-k", "both_servers")
 
 
 @pytest.mark.heavy

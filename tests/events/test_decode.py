@@ -199,3 +199,23 @@ def test_only_an_owners_own_event_is_known_by_its_id_alone():
     }
     assert len(keys) == 5
     assert message_key(read(structured(id="17"))) == message_key(read(structured(id="17")))
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (1_767_323_045_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (1_767_323_045_250, datetime(2026, 1, 2, 3, 4, 5, 250_000, tzinfo=UTC)),
+        (100_000_000_000, datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC)),
+        (253_402_300_799_999, datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+    ],
+)
+def test_a_number_for_a_time_is_an_amqp_timestamp_in_milliseconds(value, read):
+    headers = {f"cloudEvents_{name}": text for name, text in WHOLE.items() if name not in {"data", "time"}}
+    assert decode(b"{}", content_type="", headers={**headers, "cloudEvents_time": value}).time == read
+
+
+@pytest.mark.parametrize("value", [1_767_323_045, 0, -1, True, 253_402_300_800_000, 2**62])
+def test_a_number_that_cannot_be_milliseconds_is_no_time(value):
+    headers = {f"ce-{name}": text for name, text in WHOLE.items() if name not in {"data", "time"}}
+    assert "attribute time" in refusal(b"{}", "", {**headers, "ce-time": value}).replace("header of ", "")

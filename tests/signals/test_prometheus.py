@@ -20,6 +20,11 @@ from postroad.signals.catalog import (
     DeliveryQuarantined,
     DeliveryResult,
     DeliverySettled,
+    EffectAnswered,
+    EffectConflict,
+    EffectLookedUp,
+    EffectReturned,
+    EffectsOpen,
     ExecutorLoad,
     ExecutorRefused,
     ExecutorSettled,
@@ -29,6 +34,10 @@ from postroad.signals.catalog import (
     LeaseGone,
     LeasesRenewed,
     LossReason,
+    OccurrenceEnded,
+    OccurrencesDue,
+    OccurrencesPassed,
+    OccurrenceStarted,
     OutboxRead,
     OutboxState,
     PublishesSettled,
@@ -53,6 +62,7 @@ PUBLISHED = PublishesSettled(
 )
 HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 0.02)
 WORKED = WorkSettled("punctuality", "retry", "ok", 1, (1.5,))
+PLANNED = OccurrenceEnded("reports.daily", "ok", 1.5e9, (0.25,))
 
 # name, labels, the signal that feeds it, the sample to look at, its labels' values, its value
 TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
@@ -103,6 +113,18 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
     ("postroad_worker_lease_renewals_total", {"queue", "result"}, LeasesRenewed("worker", "late", 2),
      "", ("worker", "late"), 2),
     ("postroad_consumer_stuck_threads", {"consumer"}, ThreadsStuck("punctuality", 2), "", ("punctuality",), 2),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectAnswered("charge", "timeout", 0.5),
+     "", ("charge", "timeout"), 1),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectReturned("charge"), "", ("charge", "recorded"), 1),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectConflict("charge"), "", ("charge", "conflict"), 1),
+    ("postroad_effect_call_duration_seconds", {"effect", "result"}, EffectAnswered("charge", "timeout", 0.5),
+     "_sum", ("charge", "timeout"), 0.5),
+    ("postroad_effect_look_ups_total", {"effect", "answer"}, EffectLookedUp("charge", "absent", "not_found"),
+     "", ("charge", "absent"), 1),
+    ("postroad_effect_open_items", {"effect", "state"}, EffectsOpen((("charge", "manual", 3, 60.5),)),
+     "", ("charge", "manual"), 3),
+    ("postroad_effect_oldest_unknown_age_seconds", {"effect"}, EffectsOpen((("charge", "manual", 3, 60.5),)),
+     "", ("charge",), 60.5),
     ("postroad_executor_waiting_tasks", {"executor"}, ExecutorLoad("mail", 3, 2), "", ("mail",), 3),
     ("postroad_executor_running_tasks", {"executor"}, ExecutorLoad("mail", 3, 2), "", ("mail",), 2),
     ("postroad_executor_tasks_total", {"executor", "result"}, ExecutorSettled("mail", "send", "ok", 0.1, 1.5),
@@ -111,6 +133,13 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
      "", ("mail", "refused"), 1),
     ("postroad_executor_task_duration_seconds", {"executor", "result"},
      ExecutorSettled("mail", "send", "timed_out", 0.1, 1.5), "_sum", ("mail", "timed_out"), 1.5),
+    ("postroad_schedule_due_total", {"schedule"}, OccurrencesDue("reports.daily", 3), "", ("reports.daily",), 3),
+    ("postroad_schedule_runs_total", {"schedule", "phase", "result"}, OccurrenceStarted("reports.daily", "manual", 0.1),
+     "", ("reports.daily", "started", "ok"), 1),
+    ("postroad_schedule_runs_total", {"schedule", "phase", "result"},
+     OccurrencesPassed("reports.daily", "missed", "too_old", 7), "", ("reports.daily", "started", "missed"), 7),
+    ("postroad_schedule_start_delay_seconds", {"schedule"}, PLANNED, "_sum", ("reports.daily",), 0.25),
+    ("postroad_schedule_last_success_timestamp_seconds", {"schedule"}, PLANNED, "", ("reports.daily",), 1.5e9),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
 ]  # fmt: skip
 
@@ -194,6 +223,14 @@ def test_event_types_beyond_the_cap_share_a_label(declared) -> None:
     labels = {sample.labels["event_type"] for sample in family.samples}
     assert len(labels) == MOST_EVENT_TYPES + 1
     assert meter.value("postroad_consumer_messages_total", consumer="c", event_type="_other", result="ok") == 50
+
+
+def test_effects_that_have_their_outcome_are_open_no_more(meter) -> None:
+    meter.tell(EffectsOpen((("charge", "unknown", 2, 9.0), ("charge", "intended", 1, 30.0))))
+    assert meter.value("postroad_effect_oldest_unknown_age_seconds", effect="charge") == 9
+    meter.tell(EffectsOpen(()))
+    assert meter.value("postroad_effect_open_items", effect="charge", state="unknown") == 0
+    assert meter.value("postroad_effect_oldest_unknown_age_seconds", effect="charge") == 0
 
 
 def test_an_installation_that_was_adopted_is_in_doubt_no_more(meter) -> None:

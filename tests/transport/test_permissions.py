@@ -40,3 +40,14 @@ def test_an_app_without_producers_or_consumers_needs_nothing_for_them() -> None:
     nothing = permissions(Topology.of())
     assert nothing.pop(BrokerUser.DEPLOYER) == Permission()
     assert {(right.configure, right.write, right.read) for right in nothing.values()} == {(MARKS, NOTHING, MARKS)}
+
+
+def test_a_queue_of_another_owner_is_read_and_nothing_else() -> None:
+    given = permissions(Topology.of(standing=["OLD.OUT (1)"]))
+    for kind in (BrokerUser.CONSUMER, BrokerUser.PROCESS, BrokerUser.DEPLOYER):
+        assert re.search(given[kind].read, "OLD.OUT (1)")
+        assert not re.search(given[kind].read, "OLD_OUT (1)")
+    for right in given.values():
+        assert not re.search(right.configure, "OLD.OUT (1)")
+        assert not re.search(right.write, "OLD.OUT (1)")
+    assert not re.search(given[BrokerUser.DISPATCHER].read, "OLD.OUT (1)")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.errors import UsageError
-from postroad.transport.topology import Binding, Exchange, Topology
+from postroad.transport.topology import Binding, Exchange, Queue, Topology
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,20}", fullmatch=True)
 TYPES = st.from_regex(r"[a-z][a-z0-9_]{0,10}\.[a-z]{1,10}\.[a-z]{1,10}", fullmatch=True)
@@ -91,3 +91,11 @@ def test_it_is_shown_as_json_and_as_markdown() -> None:
     assert "| shop.events | topic | yes |" in text
     assert "| shop.events | shop.order.placed.* | billing.invoice |" in text
     assert Topology().to_markdown() == ""
+
+
+def test_a_queue_of_another_owner_stands_alone_whatever_its_name() -> None:
+    topology = Topology.of(standing=["OLD OUT/ä*", "OLD OUT/ä*"])
+    assert topology.queues == (Queue("OLD OUT/ä*", owned=False),)
+    assert (topology.exchanges, topology.bindings) == ((), ())
+    assert topology.as_json()["queues"] == [{"name": "OLD OUT/ä*", "arguments": {}, "owned": False}]
+    assert "| OLD OUT/ä* | another's |" in topology.to_markdown()

@@ -122,8 +122,32 @@ async def test_an_idle_lane_looks_less_and_less_often_and_hurries_when_told():
     assert rests == [0.04, 0.08, 0.16, 0.25, 0.25, 0.25]
     where.hurry()
     assert where.due(now)
+    where.looks()
     where.claimed([row(1)], wanted=4, front=True, began=now, ended=now)
     assert round(where.look_in(now), 3) == 0.02
+
+
+async def test_a_row_that_is_told_of_while_a_claim_is_on_its_way_is_looked_for_at_once():
+    where = lane()
+    where.looks()
+    where.hurry()
+    where.claimed([], wanted=4, front=True, began=0.0, ended=0.01)
+    assert where.due(0.01)
+    where.looks()
+    where.claimed([], wanted=4, front=True, began=0.01, ended=0.02)
+    assert not where.due(0.02)
+
+
+async def test_a_row_that_appears_behind_while_a_claim_is_on_its_way_is_looked_for_from_the_front():
+    where = lane()
+    where.claimed([row(n) for n in range(4)], wanted=4, front=True, began=0.0, ended=0.0)
+    where.looks()
+    where.rewind()
+    where.claimed([row(n) for n in range(4, 8)], wanted=4, front=False, began=0.1, ended=0.1)
+    assert where.after(0.1) is None
+    where.looks()
+    where.claimed([row(n) for n in range(4)], wanted=4, front=True, began=0.1, ended=0.1)
+    assert where.after(0.1) is not None
 
 
 async def test_with_more_priorities_than_it_remembers_it_looks_from_the_front_again():

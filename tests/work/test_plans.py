@@ -202,6 +202,38 @@ async def test_a_position_spares_the_claim_what_a_held_transaction_keeps(here, s
     assert behind * 3 < front
 
 
+@pytest.fixture
+async def worked_off(here, crowded):
+    """What the first claim of a crowd reads, and what one does after thirty were ended: from where they got to, and
+    from the start. A transaction is held open meanwhile, so that nothing of them can be cleared away."""
+    async with here.manager.connection() as held, held.transaction(isolation="repeatable_read"):
+        await held.execute("SELECT 1 FROM postroad.work LIMIT 1")
+        _, first = await explained(crowded, "claim", "'r1', 100, 'w'", "force_custom_plan")
+        reached = {}
+        for _ in range(30):
+            rows = await here.run(store.claim(SCHEMA, queue="r1", limit=100, worker="worker:a", after=reached))
+            reached |= {row.priority: (row.run_at, row.id) for row in rows}
+            ends = [running.Finish(row.id, row.token, outcome="handled") for row in rows]
+            assert len(await here.run(running.finish_many(SCHEMA, ends))) == 100
+        [(priority, (run_at, last))] = reached.items()
+        place = f"'{{{priority}}}', ARRAY['{run_at.isoformat()}'::timestamptz], '{{{last}}}'"
+        _, later = await explained(crowded, "claim_on", f"'r1', 100, 'w', {place}", "force_custom_plan")
+        _, again = await explained(crowded, "claim", "'r1', 100, 'w'", "force_custom_plan")
+    return first, later, again
+
+
+async def test_a_claim_reads_as_little_after_many_as_at_first(worked_off):
+    """Pages, not time: neither the crowd that waits nor the dead rows of those before cost the next claim anything."""
+    first, later, _ = worked_off
+    assert later * 0.9 <= first
+
+
+@pytest.mark.sabotage
+async def test_sabotage_from_the_start_it_reads_all_that_was_claimed_before(worked_off):
+    first, _, again = worked_off
+    assert again * 0.9 > first
+
+
 async def test_a_claim_is_one_statement(here, monkeypatch):
     await put(here)
     steps = list_steps(store.claim(SCHEMA, queue="q", limit=100, worker="w"))

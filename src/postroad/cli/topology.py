@@ -68,7 +68,8 @@ def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
     topology, settings = load(reference).topology, operations.topology_settings()
     asyncio.run(operations.apply_topology(settings, topology))
     counts = {
-        "exchanges": len(topology.exchanges), "queues": len(topology.queues), "bindings": len(topology.bindings),
+        "exchanges": len(topology.exchanges), "queues": sum(one.owned for one in topology.queues),
+        "bindings": len(topology.bindings),
     }  # fmt: skip
     if is_postgres(settings.broker_url):
         counts = {"subscriptions": len(subscriptions_in(topology))}

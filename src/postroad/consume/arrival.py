@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.consume import inbox
+from postroad.consume import inbox, legacy
 from postroad.errors import ContractError
 from postroad.events.envelope import decode, message_key
 from postroad.transport.topology import events_exchange, replay_exchange
@@ -27,7 +27,7 @@ _SOURCE: Final = "urn:postroad:"
 _TYPE = re.compile(r"[a-z0-9._-]{1,200}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # Not frozen: that would cost every delivery four times as much.
 class Arrival:
     """One message at one consumer, as far as it has come.
 
@@ -84,12 +84,13 @@ class Arrival:
 # --- from bytes to an event ---------------------------------------------------------------------------------------
 
 
-def received(incoming: Incoming) -> Arrival:
-    """A delivery of the broker."""
+def received(incoming: Incoming, *, whole: bool = False) -> Arrival:
+    """A delivery of the broker; a `whole` one keeps the properties for which a `Wire` has no place."""
     wire = Wire(
         body=incoming.body, content_type=incoming.content_type, headers=incoming.headers,
         exchange=incoming.exchange, routing_key=incoming.routing_key, event_type=_plain(incoming.type),
     )  # fmt: skip
+    wire = legacy.with_properties(wire, incoming) if whole else wire
     return Arrival(wire=wire, tag=incoming.tag, redelivered=incoming.redelivered)
 
 
@@ -106,11 +107,14 @@ def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
     wire, envelope, key, subscription, event, refusal = arrival.wire, None, None, None, None, None
     try:
         delivered(consumer, arrival)
-        envelope = opened(wire)
-        key = vouched(wire, envelope)
+        if consumer.queue is None:
+            envelope = opened(wire)
+            key = vouched(wire, envelope)
+        else:
+            envelope, key, event = legacy.opened(consumer, wire)
         subscription = recognised(consumer, envelope)
         admitted(consumer, envelope, subscription)
-        event = validated(envelope, subscription)
+        event = validated(envelope, subscription) if event is None else event
     except ContractError as error:
         refusal = error
     if envelope is not None and wire.event_type != envelope.type:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAl
 
 from typing_extensions import TypeVar
 
-from postroad.clock import minutes, seconds
+from postroad.clock import seconds
 from postroad.consume.delivery import Delivery
+from postroad.consume.problems import effect_problems, queue_problems, shape_problems, subscriptions_of
 from postroad.errors import UsageError
-from postroad.events import Subscription, as_subscription
+from postroad.events import Subscription
 from postroad.failures import Rules
 from postroad.retry import Backoff
 from postroad.work.options import Own, misplaced, mistyped
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
+    from postroad.consume.legacy import Decode
+    from postroad.effects.effect import Effect
     from postroad.sql.asyncpg import Connection
     from postroad.sql.drive import Form
+    from postroad.work.run import BlockingRun, Run
 
 E = TypeVar("E")
 E1 = TypeVar("E1")
@@ -42,6 +45,9 @@ T = TypeVar("T", default=Own)
 
 AsyncHandler: TypeAlias = Callable[[E, Delivery[T]], Coroutine[Any, Any, None]]
 ThreadHandler: TypeAlias = Callable[[E, Delivery[T]], None]
+AsyncRunHandler: TypeAlias = "Callable[[E, Run[Any]], Coroutine[Any, Any, None]]"
+ThreadRunHandler: TypeAlias = "Callable[[E, BlockingRun[Any]], None]"
+Handler: TypeAlias = Callable[[E, Any], Any]
 Source: TypeAlias = Subscription[E] | type[E]
 Order: TypeAlias = Literal["latest"] | None
 
@@ -66,13 +72,16 @@ class Decorator(Protocol[E, T]):
     # fmt: on
 
 
-LONGEST: Final = minutes(25)
-"""Handlers end before the broker's consumer time-out of 30 minutes takes the channel away."""
+class RunDecorator(Protocol[E]):
+    """Leaves the handler of a consumer with effects as it is."""
+
+    @overload
+    def __call__(self, function: AsyncRunHandler[E], /) -> AsyncRunHandler[E]: ...
+    @overload
+    def __call__(self, function: ThreadRunHandler[E], /) -> ThreadRunHandler[E]: ...
+
 
 _ATTRIBUTE: Final = "__postroad_consumer__"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
-_ARGUMENTS: Final = 2
-_MOST_TYPES: Final = 8
 _MOST_UNACKED: Final = 65_535
 _RETRY: Final = Backoff()
 _RULES: Final = Rules()
@@ -95,6 +104,10 @@ class Consumer(Generic[E]):
     prefetch: int = 64
     group: bool = True
     on: Form[Any] | None = None
+    effects: tuple[Effect[Any], ...] = ()
+    queue: str | None = None
+    """The queue of another owner that it takes from; None for its own."""
+    decode: Decode[E] | None = field(default=None, repr=False)
     types: Mapping[str, Subscription[Any]] = field(init=False, repr=False)
     threaded: bool = field(init=False)
     """Whether its handler is a plain ``def``, which runs on a thread."""
@@ -103,7 +116,12 @@ class Consumer(Generic[E]):
         """Index the subscriptions by type, and see how the function runs."""
         object.__setattr__(self, "types", {subscription.type: subscription for subscription in self.subscriptions})
         object.__setattr__(self, "threaded", not inspect.iscoroutinefunction(self.function))
-        object.__setattr__(self, "group", self.group and not self.threaded)
+        object.__setattr__(self, "group", self.group and not self.threaded and not self.effects)
+
+    @property
+    def takes_from(self) -> str:
+        """The queue on the broker: its own, which has its name, or another's."""
+        return self.name if self.queue is None else self.queue
 
 
 # One for each number of types: a type checker has no other way to join them into the union that the handler takes.
@@ -113,24 +131,28 @@ def consumer(
     a: Source[E1], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1] | None = ...,
 ) -> Decorator[E1, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2] | None = ...,
 ) -> Decorator[E1 | E2, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3] | None = ...,
 ) -> Decorator[E1 | E2 | E3, T]: ...
 @overload
 def consumer(
     a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4, T]: ...
 @overload
 def consumer(
@@ -138,6 +160,7 @@ def consumer(
     e: Source[E5], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5, T]: ...
 @overload
 def consumer(
@@ -145,6 +168,7 @@ def consumer(
     e: Source[E5], f: Source[E6], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6, T]: ...
 @overload
 def consumer(
@@ -152,6 +176,7 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7, T]: ...
 @overload
 def consumer(
@@ -159,7 +184,61 @@ def consumer(
     e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
     name: str, retry: Backoff = ..., rules: Rules = ..., order: Order = ..., max_runtime: timedelta = ...,
     concurrency: int = ..., prefetch: int | None = ..., group: bool = ..., on: Form[T] | None = ...,
+    queue: str | None = ..., bind: bool = ..., decode: Decode[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8] | None = ...,
 ) -> Decorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, T]: ...
+# The same for those that name effects: their handlers get a run.
+@overload
+def consumer(
+    a: Source[E1], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
+@overload
+def consumer(
+    a: Source[E1], b: Source[E2], c: Source[E3], d: Source[E4],
+    e: Source[E5], f: Source[E6], g: Source[E7], h: Source[E8], /, *,
+    name: str, effects: Sequence[Effect[Any]], retry: Backoff = ..., rules: Rules = ..., max_runtime: timedelta = ...,
+    concurrency: int = ..., prefetch: int | None = ..., on: Form[Any] | None = ...,
+) -> RunDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
 # fmt: on
 def consumer(
     *sources: Source[Any],
@@ -172,7 +251,11 @@ def consumer(
     prefetch: int | None = None,
     group: bool = True,
     on: Form[Any] | None = None,
-) -> Decorator[Any, Any]:
+    effects: Sequence[Effect[Any]] = (),
+    queue: str | None = None,
+    bind: bool = True,
+    decode: Decode[Any] | None = None,
+) -> Any:
     """Make a function ``handler(event, delivery)`` the consumer of one to eight event types.
 
     The handler runs inside an open transaction, ``delivery.tx``; what it writes there takes effect once per
@@ -180,6 +263,10 @@ def consumer(
 
     An ``async def`` handler gets an asyncpg connection. A ``def`` handler runs on a thread of its own, one of
     `concurrency`, and gets a psycopg connection. `on` gives either another: a session of SQLAlchemy's, for instance.
+
+    With `effects` it is ``handler(event, run)``: its deliveries are written to `work` and acked at once, and run there
+    leased and fenced as jobs do, with no open transaction. ``run.transaction(finish=True)`` commits the inbox's
+    outcome, its writes and the end of the row together. Runs of one key may overlap.
 
     Args:
         *sources: `Subscription` values, or event classes of the same repository.
@@ -197,6 +284,15 @@ def consumer(
             failed; False gives each a transaction of its own, as ``def`` handlers always have.
         on: whose transactions the handler gets (`postroad.sqlalchemy.AsyncSessions` and its like, in the App's
             database); by default the App's own pool, or psycopg for a ``def`` handler.
+        effects: the acts outside the database that it calls ``once``; see `postroad.effects.effect`.
+        queue: a queue of RabbitMQ that stands already and is another's, in place of one of its own: nothing declares,
+            binds or deletes it, a start only looks whether it is there. Say ``bind=False`` with it. What it holds is
+            as trustworthy as whoever may write to it: the exchange is not compared with the type's owner.
+        bind: False says with `queue` that nothing is to be bound.
+        decode: with `queue`: turns body and `Properties` into an event of one of the sources, which the message's
+            ``message_id`` then identifies, or into an `Envelope`. It is called for every copy and every attempt, on
+            the event loop, so it is pure and quick. Where it raises, or gives something else, the message is
+            quarantined (PR501, PR502) with the error's type and nothing of the body. Without it CloudEvents are read.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
@@ -212,9 +308,11 @@ def consumer(
         if wrong:
             raise UsageError("PR101", f"consumer {name!r} is not valid: {'; '.join(wrong)}")
         wanted = _prefetch(function, concurrency, group=group) if prefetch is None else prefetch
-        subscriptions, problems = _subscriptions(sources)
-        problems += _problems(name, function, order=order, max_runtime=max_runtime)
+        subscriptions, problems = subscriptions_of(sources)
+        problems += shape_problems(name, function, order=order, max_runtime=max_runtime)
         problems += misplaced(on, threaded=not inspect.iscoroutinefunction(function))
+        problems += queue_problems(queue, bind=bind, decode=decode)
+        problems += effect_problems(effects, order=order, max_runtime=max_runtime)
         if concurrency < 1 or not 1 <= wanted <= _MOST_UNACKED:
             problems.append(
                 f"concurrency is at least 1 and prefetch 1 to {_MOST_UNACKED}, never 0 (which is unlimited)"
@@ -227,7 +325,7 @@ def consumer(
         value = Consumer(
             name=name, subscriptions=subscriptions, function=function, retry=retry, rules=rules, order=order,
             max_runtime=max_runtime, concurrency=concurrency, prefetch=wanted,
-            group=group, on=on,
+            group=group, on=on, effects=tuple(effects), queue=queue, decode=decode,
         )  # fmt: skip
         setattr(function, _ATTRIBUTE, value)
         return function
@@ -251,46 +349,3 @@ def consumer_of(function: Callable[..., Any]) -> Consumer[Any]:
         shown = getattr(function, "__qualname__", type(function).__name__)
         raise UsageError("PR101", f"{shown} is not a consumer; decorate it with @consumer(..., name=...)")
     return found
-
-
-def _subscriptions(sources: tuple[Source[Any], ...]) -> tuple[tuple[Subscription[Any], ...], list[str]]:
-    found: list[Subscription[Any]] = []
-    problems: list[str] = []
-    for source in sources:
-        try:
-            found.append(as_subscription(source))
-        except UsageError as error:
-            problems.append(error.message)
-    types = [subscription.type for subscription in found]
-    twice = sorted({kind for kind in types if types.count(kind) > 1})
-    if twice:
-        problems.append(f"{', '.join(twice)} is subscribed to twice; one version of a type per consumer")
-    if not sources:
-        problems.append("it subscribes to nothing; name one to eight event types")
-    if len(sources) > _MOST_TYPES:
-        problems.append(f"it subscribes to {len(sources)} types; split it into consumers of at most {_MOST_TYPES}")
-    return tuple(found), problems
-
-
-def _problems(name: str, function: Callable[..., Any], *, order: object, max_runtime: timedelta) -> list[str]:
-    problems = []
-    given: object = name  # Untyped code may hand in anything.
-    if not (isinstance(given, str) and _NAME.fullmatch(given)):
-        problems.append(
-            "a name is lower-case letters, digits, '.', '_' and '-', at most 200, and begins with a letter or digit"
-        )
-    if not inspect.isroutine(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        problems.append("the handler is neither an 'async def' nor a 'def' function, or it yields")
-    elif len(_positional(function)) != _ARGUMENTS:
-        problems.append("the handler takes two arguments: the event and its delivery")
-    if order not in {None, "latest"}:
-        problems.append(f"order is None or 'latest', not {order!r}")
-    if not timedelta(0) < max_runtime < LONGEST:
-        problems.append(f"max_runtime is above zero and below {LONGEST}; longer work is a job")
-    return problems
-
-
-def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter for parameter in parameters if parameter.kind in kinds]

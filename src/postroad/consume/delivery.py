@@ -23,7 +23,7 @@ T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True, default="Connection")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)  # Not frozen: that would cost every one four times as much.
 class Delivery(Generic[Tx_co]):
     """One event on its way through one consumer.
 

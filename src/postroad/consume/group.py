@@ -242,8 +242,9 @@ class Group:
         runs = [HandlerRun(attempts.around, arrival) for arrival in first]
         try:
             async with attempts.alone.beside(), attempts.transactions.begin() as unit:
+                task = asyncio.current_task()
                 for run in runs:
-                    run.unit = unit
+                    run.unit, run.task = unit, task
                 pipeline = grouped(attempts.schema, attempts.consumer, runs, book, savepoints=not optimistic)
                 try:
                     async with book.patience:

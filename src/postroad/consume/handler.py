@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LET_GO: Final = seconds(2)
 """How long a handler that was told to stop may take; after that its connection is cut."""
 
+_LET_GO_SECONDS: Final = LET_GO.total_seconds()
+
 LIMIT: Final = "PR506"
 """The code of a handler that exceeded its time limit."""
 
@@ -49,18 +51,29 @@ class Surroundings:
     limit: TimeLimit
     leases: Leases | None = None
     running: set[HandlerRun] = field(default_factory=set)
+    started: dict[tuple[str, int], HandlerStarted] = field(default_factory=dict)
+
+    def tell_started(self, arrival: Arrival) -> None:
+        """Say that a handler starts: the same record for all of a type and attempt, both of which are few."""
+        kind = arrival.event_type, arrival.attempt
+        signal = self.started.get(kind)
+        if signal is None:
+            signal = self.started[kind] = HandlerStarted(self.consumer.name, *kind)
+        self.signals.emit(signal)
 
 
 class HandlerRun:
     """The author's handler, called once inside the transaction."""
 
-    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "unit")
+    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "task", "unit")
 
     def __init__(self, around: Surroundings, arrival: Arrival) -> None:
         self._around = around
         self._deadline = 0.0
         self.arrival = arrival
         self.unit: Unit[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The one that runs it, where whoever made it knows: to ask for it costs a system call."""
         self.error: BaseException | None = None
         self.limited = False
         self.lost = False
@@ -73,14 +86,13 @@ class HandlerRun:
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         around, arrival = self._around, self.arrival
-        consumer = around.consumer
         began = around.clock.monotonic()
-        self._deadline = began + consumer.max_runtime.total_seconds() + LET_GO.total_seconds()
+        self._deadline = began + around.limit.seconds + _LET_GO_SECONDS
         around.running.add(self)
-        around.signals.emit(HandlerStarted(consumer.name, arrival.event_type, arrival.attempt))
+        around.tell_started(arrival)
         try:
-            with cause(self._cause()):
-                await around.limit.within(self._handling(), told=self)
+            with cause(self._origin()):
+                await around.limit.within(self._begun(), told=self, task=self.task)
         except BaseException as error:
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
@@ -92,7 +104,8 @@ class HandlerRun:
             self.seconds = around.clock.monotonic() - began
             around.gears.took(self.seconds)
 
-    async def _handling(self) -> None:
+    async def _begun(self) -> None:
+        """Lend the author's function what it writes with, and run it."""
         assert self.unit is not None
         async with self.unit.lent() as tx:
             handling: Any = self._around.consumer.function(self.arrival.event, self._delivery(tx))
@@ -152,7 +165,8 @@ class HandlerRun:
         """Somewhat longer than the handler may take, so that one that hangs does not hold a name for ever."""
         return self._around.consumer.max_runtime + LET_GO * 2
 
-    def _cause(self) -> Cause:
+    def _origin(self) -> Cause:
+        """What its publishes and jobs are caused by."""
         envelope = self.arrival.envelope
         assert envelope is not None
         return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
@@ -198,10 +212,10 @@ class ThreadRun(HandlerRun):
         """Run it, on its thread; not awaited."""
         around, arrival = self._around, self.arrival
         self._started = True
-        around.signals.emit(HandlerStarted(around.consumer.name, arrival.event_type, arrival.attempt))
+        around.tell_started(arrival)
         self._soon(self._arm)
         try:
-            with cause(self._cause()), cast("ThreadUnit[Any]", self.unit).lent_here() as tx:
+            with cause(self._origin()), cast("ThreadUnit[Any]", self.unit).lent_here() as tx:
                 return around.consumer.function(arrival.event, self._delivery(tx))
         except BaseException as error:
             stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.sql.statement import queries
@@ -24,6 +25,9 @@ SKEW: Final = timedelta(hours=1)
 """How far a producer's clock may be ahead of the consumer's database."""
 
 _BATCH: Final = 5000
+
+_number: Final = attrgetter("int")
+"""What a UUID is compared by; asked for once, it is a fifth of the work of comparing two."""
 
 
 class Mark(StrEnum):
@@ -62,7 +66,7 @@ def claim_many(schema: str, consumer: str, keys: Sequence[UUID], *, patience: ti
     `patience` for a lock. Keys are taken in their order, so that two processes meet on the first.
     """
     waits = f"{round(patience.total_seconds() * 1000)}ms"
-    rows = yield QUERIES.statement("claim_many", schema, consumer, sorted(keys), waits)
+    rows = yield QUERIES.statement("claim_many", schema, consumer, sorted(keys, key=_number), waits)
     return {row["key"]: _found(row) for row in rows}
 
 

@@ -23,12 +23,13 @@ def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
     Raises:
         UsageError: PR112, nothing vouches for its identity, or a row of `work` is open for it.
     """
-    if row.key is None:
+    if row.key is None and not row.legacy:
         message = f"row {row.id} of quarantine has no message key ({row.code}): nothing vouches for its identity"
         raise UsageError("PR112", f"{message}; the sender must publish it anew")
     work_id = yield from work.back_to_work(schema, row.id, by=by)
     if not work_id:
         message = f"row {row.id} of quarantine: a retry of the same message is open in {row.queue!r} already"
         raise UsageError("PR112", message)
-    yield from inbox.ensure(schema, row.queue, UUID(row.key), reason=row.code)
+    if row.key is not None:
+        yield from inbox.ensure(schema, row.queue, UUID(row.key), reason=row.code)
     return work_id

@@ -165,7 +165,8 @@ class ConsumerService:
             while batch:
                 if len(batch) % _AT_ONCE == 0 and self._group.full:
                     await asyncio.sleep(0)
-                arrival = identified(self._consumer, received(batch.popleft()))
+                incoming = batch.popleft()
+                arrival = identified(self._consumer, received(incoming, whole=self._consumer.queue is not None))
                 if self._open:
                     self._lanes.add(arrival)
                 else:

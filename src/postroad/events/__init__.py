@@ -1,6 +1,7 @@
 """Events: what a producer owns and promises, what a consumer reads, and the envelope that travels between them."""
 
 from postroad.events.catalog import Catalog
+from postroad.events.envelope import Envelope
 from postroad.events.event_type import Compatibility, EventType, Keep, Subscribers, event_type_of
 from postroad.events.producer import Producer
 from postroad.events.sensitive import Sensitive
@@ -9,6 +10,7 @@ from postroad.events.subscription import Subscription, as_subscription
 __all__ = [
     "Catalog",
     "Compatibility",
+    "Envelope",
     "EventType",
     "Keep",
     "Producer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from postroad.errors import ContractError
@@ -14,6 +14,9 @@ MAX_SOURCE: Final = 1024
 MAX_SEQUENCE: Final = 2**63 - 1
 _MAX_INTEGER: Final = 2**31 - 1
 _MAX_DIGITS: Final = 32
+_TIMES: Final = frozenset({"time", "recordedtime"})
+_LEAST_MILLISECONDS: Final = 100_000_000_000  # In March 1973; as seconds it would be in the year 5138.
+_MOST_MILLISECONDS: Final = 253_402_300_800_000  # The year 10000, which Python does not know.
 
 # What a CloudEvents String may not hold (CloudEvents 1.0, "Type System").
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -112,7 +115,7 @@ def from_headers(headers: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[
         name = next((header[len(prefix) :] for prefix in prefixes if _starts(header, prefix)), None)
         if name is None or value is None:
             continue
-        spoken = _spoken(name, value)
+        spoken = _spoken(name, _moment_of(value) if name in _TIMES else value)
         if found.setdefault(name, spoken) != spoken:
             raise ContractError("PR501", f"attribute {_safe(name)} comes twice, with different values")
     return found
@@ -120,6 +123,13 @@ def from_headers(headers: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[
 
 def _starts(header: object, prefix: str) -> bool:
     return isinstance(header, str) and header.startswith(prefix)
+
+
+def _moment_of(value: object) -> object:
+    """An AMQP 1.0 timestamp that came as a number: milliseconds. A smaller number is none, seconds among them."""
+    if not isinstance(value, int) or isinstance(value, bool) or not _LEAST_MILLISECONDS <= value < _MOST_MILLISECONDS:
+        return value
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=value)
 
 
 def _spoken(name: str, value: object) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import PydanticUserError
+
 from postroad.events.subscription import Subscription, as_subscription
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def describe(event: EventType) -> dict[str, Any]:
         "max_bytes": event.max_bytes,
         "fields": _fields(schema),
         "schema": schema,
+        "reads": _reads(event),
     }
 
 
@@ -70,6 +73,14 @@ def describe_subscription(subscription: Subscription[Any]) -> dict[str, Any]:
         "fields": _fields(schema),
         "schema": schema,
     }
+
+
+def _reads(event: EventType) -> dict[str, Any] | None:
+    """The schema by which the class reads, where it has one: a default, and what fits a type, differ from `schema`."""
+    try:
+        return event.adapter.json_schema(by_alias=True, mode="validation")
+    except PydanticUserError:
+        return None
 
 
 def _first_line(model: type) -> str:

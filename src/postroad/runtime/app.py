@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +15,7 @@ from typing_extensions import override
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError, UsageError
 from postroad.runtime.background import Executor, check_executor
-from postroad.runtime.declarations import Declarations, check_background, check_schemas
+from postroad.runtime.declarations import Declarations, check_background, check_queues, check_schemas
 from postroad.runtime.doors import Doors
 from postroad.runtime.exits import Exit
 from postroad.runtime.observers import observers
@@ -25,11 +26,14 @@ from postroad.runtime.wires import Wires
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
+    from postroad.effects import Effect
     from postroad.events import Producer
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
+    from postroad.schedules.schedule import Schedule
     from postroad.signals import Sink
     from postroad.transport.topology import Topology
+    from postroad.work.settings import WorkSettings
 
 
 class App(Doors):
@@ -49,6 +53,8 @@ class App(Doors):
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
         jobs: Iterable[Callable[..., Any]] = (),
+        schedules: Iterable[Schedule] = (),
+        effects: Iterable[Effect[Any]] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -58,16 +64,18 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`. `lifespan` is an async generator function that yields one live object, several
-        (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
-        ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
-        when it starts.
+        `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `effects` are those
+        that its jobs call once; those of its consumers it knows. `lifespan` is an async generator function that yields
+        one live object, several (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with
+        other bounds for ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the
+        environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules,
+            effects=effects,
         )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)
@@ -167,8 +175,36 @@ class App(Doors):
             raise UsageError("PR101", f"App {self.name!r} does not run; use it inside 'async with app:'")
         await self._process.ready()
 
+    @asynccontextmanager
+    async def trial(
+        self, settings: Settings, declared: Declarations, *, sinks: Iterable[Sink], chance: float,
+        times: WorkSettings, lifespan: Lifespan | None = None,
+    ) -> AsyncIterator[Process]:  # fmt: skip
+        """Run `declared` for the block, on this loop and without background services: for `postroad.testing`.
+
+        Beside an App that runs already, its doors and executor stay that one's. Every draw of `chance` is the same.
+
+        Raises:
+            UsageError: as `__aenter__`.
+        """
+        check_schemas(declared, settings)
+        outer = self._process
+        process = Process(
+            Wires(declared, {}, times=times), settings, lifespan=lifespan or self._lifespan,
+            sinks=[*self.sinks, *sinks], metrics=bytes, clock=self._clock, chance=lambda: chance,
+            executor=self.executor if outer is None else Executor(), embedded=True,
+        )  # fmt: skip
+        self._process = outer or process
+        try:
+            await process.start()
+            yield process
+        finally:
+            self._process = outer
+            await process.stop("the trial ended", silent=True)
+
     def _make(self, settings: Settings, *, standalone: bool) -> Process:
         check_schemas(self.declarations, settings)
+        check_queues(self.declarations, settings)
         sinks, metrics = observers(settings, standalone=standalone)
         return Process(
             Wires(self.declarations, self._backgrounds), settings, lifespan=self._lifespan,

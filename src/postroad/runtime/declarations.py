@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.consume import consumer_of
+from postroad.effects import Effect
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.declared_schedules import double_schedules, scheduled
+from postroad.runtime.settings import is_postgres
 from postroad.transport.topology import Topology
 from postroad.work.job import job_of
 
@@ -21,13 +24,14 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED: Final = frozenset(
-    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers"}
+    "dispatcher transport work maintain health keeper main pulse leftovers schedule effects".split()  # noqa: SIM905
 )
 _ARGUMENTS: Final = 2
 
@@ -40,11 +44,14 @@ class Declarations:
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
     jobs: tuple[Job[Any], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    effects: tuple[Effect[Any], ...] = ()
+    """Those that the App names, and those of its consumers."""
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
-        jobs: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (), schedules: Iterable[Schedule] = (), effects: Iterable[object] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -55,13 +62,19 @@ class Declarations:
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
         work, idle = _jobs(jobs)
-        doubles = [*_doubles(producers, found), *_double_jobs(work)]
-        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
-        problems += [*_discord(work), *_shared_names(work, found)]
+        planned, homeless = scheduled(schedules, work)
+        acts, strange = _effects(effects, found)
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned), *_double_effects(acts)]
+        problems += [*wrong, *undeclared, *idle, *homeless, *strange]
+        problems += [*doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
+        return cls(
+            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), schedules=tuple(planned),
+            effects=tuple(acts),
+        )  # fmt: skip
 
     @property
     def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
@@ -110,11 +123,24 @@ def check_schemas(declarations: Declarations, settings: Settings) -> None:
             raise SettingsError("PR201", f"{message} {settings.schema!r}; set it to {producer.schema!r}")
 
 
+def check_queues(declarations: Declarations, settings: Settings) -> None:
+    """Refuse a consumer on a queue of RabbitMQ where there is no RabbitMQ.
+
+    Raises:
+        SettingsError: POSTROAD_BROKER_URL is ``postgres:``.
+    """
+    legacy = [one for one in declarations.consumers if one.queue is not None]
+    if legacy and is_postgres(settings.broker_url):
+        message = f"consumer {legacy[0].name!r} takes from queue {legacy[0].queue!r} of RabbitMQ"
+        raise SettingsError("PR201", f"{message}, but POSTROAD_BROKER_URL is 'postgres:'; set it to amqp://...")
+
+
 def topology_of(producers: Sequence[Producer], consumers: Sequence[Consumer[Any]]) -> Topology:
     """The exchanges, queues and bindings of these declarations."""
     return Topology.of(
         publishes=[producer.name for producer in producers],
-        consumers=[(consumer.name, [item.type for item in consumer.subscriptions]) for consumer in consumers],
+        consumers=[(one.name, [item.type for item in one.subscriptions]) for one in consumers if one.queue is None],
+        standing=[one.queue for one in consumers if one.queue is not None],
     )
 
 
@@ -157,6 +183,20 @@ def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list
     return found, problems
 
 
+def _effects(given: Iterable[object], consumers: Sequence[Consumer[Any]]) -> tuple[list[Effect[Any]], list[str]]:
+    """The effects that are named anywhere, each once."""
+    listed, problems = _listed("effects", given, of="effects")
+    strangers = dict.fromkeys(type(item).__name__ for item in listed if not isinstance(item, Effect))
+    problems += [f"effects holds {name}, not an effect" for name in strangers]
+    named = [item for item in listed if isinstance(item, Effect)]
+    return [*dict.fromkeys([*named, *(one for consumer in consumers for one in consumer.effects)])], problems
+
+
+def _double_effects(effects: Sequence[Effect[Any]]) -> list[str]:
+    counts = Counter(effect.name for effect in effects)
+    return [f"effect {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
+
+
 def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:
     counts = Counter(job.name for job in jobs)
     return [f"job {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
@@ -182,6 +222,18 @@ def _shared_names(jobs: Sequence[Job[Any]], consumers: Sequence[Consumer[Any]]) 
         f"job {job.name!r} waits in queue {job.queue!r}, where that consumer's retries wait; choose another"
         for job in jobs
         if job.queue in taken
+    ]
+
+
+def _shared_queues(consumers: Sequence[Consumer[Any]]) -> list[str]:
+    """Consumers on one queue would each get a part of it."""
+    counts = Counter(consumer.takes_from for consumer in consumers)
+    names = {consumer.takes_from: [one.name for one in consumers if one.takes_from == consumer.takes_from]
+             for consumer in consumers if consumer.queue is not None}  # fmt: skip
+    return [
+        f"consumers {', '.join(map(repr, names[queue]))} take from queue {queue!r}, so each would get a part of it"
+        for queue in names
+        if counts[queue] > 1
     ]
 
 

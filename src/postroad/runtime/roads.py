@@ -57,6 +57,8 @@ async def prepare(road: AnyTransport, settings: Settings, declared: Declarations
         if lacking:
             names = ", ".join(f"{one.kind} {one.name!r}" for one in lacking)
             remedy = "run `postroad topology apply MODULE:APP` in the deploy, or set POSTROAD_TOPOLOGY=apply"
+            standing = {queue.name for queue in topology.queues if not queue.owned}
+            remedy = "its owner declares it" if standing >= {one.name for one in lacking} else remedy
             owner = "the broker" if isinstance(road, AmqpTransport) else "the database"
             raise TopologyError("PR205", f"{owner} lacks {names}; {remedy}")
     if dispatches and isinstance(road, AmqpTransport):

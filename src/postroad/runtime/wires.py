@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.consume import Attempts, ConsumerService
+from postroad.consume import Attempts, ConsumerService, EntrustedAttempts
 from postroad.consume import collector as collectors
 from postroad.consume.alone import Alone
 from postroad.consume.collector import Collector
+from postroad.effects.ledger import WithLedger
 from postroad.events import Subscribers
 from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
@@ -19,16 +21,19 @@ from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.settings import Role, Settings, is_postgres
-from postroad.runtime.wires_work import claimer_of, pooled
+from postroad.runtime.wires_work import claimer_of, ledger_of, pooled, resolver
+from postroad.schedules.service import Scheduler
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
 from postroad.transport.topology import dead_letter_queue
+from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     import asyncio
 
     from postroad.consume.consumer import Consumer
+    from postroad.effects.ledger import Ledger
     from postroad.owner import Readiness, Service
     from postroad.runtime.declarations import Background, Declarations
     from postroad.runtime.process import Database, Ground, Process, Road
@@ -44,13 +49,17 @@ _MOST_CONNECTIONS: Final = 40
 class Wires:
     """What one App's declarations become in a process; implements `Wiring`."""
 
-    def __init__(self, declarations: Declarations, backgrounds: Mapping[str, Background]) -> None:
-        """Wire these declarations and background services."""
+    def __init__(
+        self, declarations: Declarations, backgrounds: Mapping[str, Background], *, times: WorkSettings | None = None
+    ) -> None:
+        """Wire these declarations and background services; `times` are those that the work room keeps."""
         self._declared = declarations
         self._backgrounds = dict(backgrounds)
+        self._times = times or WorkSettings()
         self._attempts: list[Attempts] = []
         self._dispatch: Dispatcher | None = None
         self._bond: Bond | None = None
+        self._claimer: Claimer | None = None
 
     def road(self, process: Process, database: Database | None) -> AnyTransport | None:
         """See `Wiring.road`."""
@@ -81,7 +90,10 @@ class Wires:
 
         A ``def`` handler or job has a connection of its own; what failed in it is kept on one of these.
         """
-        handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
+        handlers = sum(
+            (1 if each.threaded else each.concurrency + each.group) + (each.concurrency if each.effects else 0)
+            for each in self._declared.consumers
+        )
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         handling += pooled(self._declared.queues) if Role.WORK in settings.roles else 0
         spare = _SPARE_CONNECTIONS + (_OF_TRANSPORT if is_postgres(settings.broker_url) else 0)
@@ -89,7 +101,8 @@ class Wires:
 
     def patience(self) -> timedelta:
         """See `Wiring.patience`: a handler's or job's statement may take as long as itself."""
-        longest = max((each.max_runtime for each in self._declared.handled), default=PATIENCE)
+        own = [each.max_runtime for each in self._declared.schedules if each.max_runtime is not None]
+        longest = max((*own, *(each.max_runtime for each in self._declared.handled)), default=PATIENCE)
         return max(PATIENCE, longest)
 
     def receipt(self) -> tuple[int, int, int]:
@@ -106,10 +119,12 @@ class Wires:
                 clock=ground.clock, chance=ground.chance,
             )  # fmt: skip
             services.append(self._bond)
-        if self._declared.handled and settings.roles & {Role.CONSUME, Role.WORK}:
+        if (self._declared.handled or self._declared.effects) and settings.roles & {Role.CONSUME, Role.WORK}:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
+        if Role.SCHEDULE in settings.roles and self._declared.jobs:  # The last schedule may just have been taken out.
+            services.append(self._gated(ground, Scheduler.name, partial(self._scheduler, ground, database)))
         if Role.MAINTAIN in settings.roles:
             maintainer = Maintainer(
                 database.manager, database.keeper, ttl=settings.worker_lease, remember=settings.inbox_window,
@@ -121,19 +136,22 @@ class Wires:
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:
         """A claimer for all retries and jobs, and a service per consumer that shares its key lanes with them."""
         roles = ground.settings.roles
-        own, alone = AsyncpgTransactions(database.manager), Alone()
+        own, alone, ledger = AsyncpgTransactions(database.manager), Alone(), self._ledger(ground)
+        if ledger is not None:
+            ground = replace(ground, resources=WithLedger(ground.resources, ledger))
         self._attempts = [
-            Attempts(
+            (EntrustedAttempts if consumer.effects else Attempts)(
                 consumer, transactions=_transactions(consumer, ground, own), custody=own, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
-                alone=alone, process=ground.holder, leases=database.leases,
+                alone=alone, process=ground.holder, leases=database.leases, manager=database.manager,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
         deliveries = delivery_handlers(ground, self._attempts, database.manager)
         work = self._declared.queues if Role.WORK in roles else None
-        claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries)
-        services: list[Service] = []
+        claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries, times=self._times)
+        self._claimer = claimer
+        services: list[Service] = [] if ledger is None else [resolver(ground, ledger)]
         if claimer is not None:
             services.append(self._gated(ground, claimer.name, lambda: claimer))
             services += attached(ground, claimer, deliveries, database.manager)
@@ -149,8 +167,14 @@ class Wires:
             services += [
                 self._gated(ground, f"collector:{one.name}", partial(self._collector, ground, database, one))
                 for one in self._declared.consumers
+                if one.queue is None  # Where another's queue sends its dead letters is its owner's business.
             ]
         return services
+
+    def _ledger(self, ground: Ground) -> Ledger | None:
+        """Where work is done that has effects; taking deliveries needs none."""
+        wanted = self._declared.effects and Role.WORK in ground.settings.roles
+        return ledger_of(ground, self._declared.effects) if wanted else None
 
     def _gated(self, ground: Ground, name: str, make: Callable[[], Service]) -> Service:
         """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
@@ -162,7 +186,7 @@ class Wires:
         assert ground.transport is not None
         consumer = attempts.consumer
         return ConsumerService(
-            attempts, intake=ground.transport.intake(consumer.name, prefetch=consumer.prefetch),
+            attempts, intake=ground.transport.intake(consumer.takes_from, prefetch=consumer.prefetch),
             database=database.manager, work=claimer, owner=ground.tasks, signals=ground.signals, clock=ground.clock,
             chance=ground.chance,
         )  # fmt: skip
@@ -187,6 +211,17 @@ class Wires:
             permit=self._bond,
         )  # fmt: skip
         return self._dispatch
+
+    def _scheduler(self, ground: Ground, database: Database) -> Service:
+        return Scheduler(
+            self._declared.name, self._declared.schedules, manager=database.manager, keeper=database.keeper,
+            signals=ground.signals, clock=ground.clock, chance=ground.chance, ttl=ground.settings.scheduler_lease,
+            wake=self._wake,
+        )  # fmt: skip
+
+    def _wake(self, queue: str) -> None:
+        if self._claimer is not None:
+            self._claimer.wake(queue)
 
     def _consumes(self, settings: Settings) -> bool:
         return Role.CONSUME in settings.roles and bool(self._declared.consumers)

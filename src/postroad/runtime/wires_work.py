@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroad.consume import Retries
+from postroad.effects.ledger import Ledger
+from postroad.effects.resolver import Resolver
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.work.claimer import Claimer
 from postroad.work.completion import Completions
 from postroad.work.jobs import JobQueue
-from postroad.work.settings import WorkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from postroad.consume import Attempts
+    from postroad.effects import Effect
     from postroad.runtime.process import Database, Ground
     from postroad.work.job import Job
     from postroad.work.lane import Handler
+    from postroad.work.settings import WorkSettings
 
 Queues: TypeAlias = "Mapping[str, Sequence[Job[Any]]]"
 
@@ -27,7 +31,7 @@ _THREADS: Final = 2
 
 def claimer_of(
     ground: Ground, database: Database, attempts: Sequence[Attempts], *, work: Queues | None,
-    deliveries: Mapping[str, Handler],
+    deliveries: Mapping[str, Handler], times: WorkSettings,
 ) -> Claimer | None:  # fmt: skip
     """The claimer of a process, if it has anything to claim.
 
@@ -52,8 +56,22 @@ def claimer_of(
             for name, jobs in (work or {}).items()
         ],
         signals=ground.signals, clock=ground.clock, owner=ground.tasks,
-        settings=WorkSettings(lease=ground.settings.worker_lease),
+        settings=replace(times, lease=ground.settings.worker_lease),
     )  # fmt: skip
+
+
+def ledger_of(ground: Ground, effects: Sequence[Effect[Any]]) -> Ledger:
+    """The ledger of these effects, on connections of its own."""
+    settings = ground.settings
+    return Ledger(
+        settings.database_url, effects, schema=settings.schema, resources=ground.resources, owner=ground.tasks,
+        signals=ground.signals, clock=ground.clock,
+    )  # fmt: skip
+
+
+def resolver(ground: Ground, ledger: Ledger) -> Resolver:
+    """The service that looks up what nobody knows, and closes the ledger at the end."""
+    return Resolver(ledger, owner=ground.tasks, chance=ground.chance)
 
 
 def pooled(queues: Queues) -> int:

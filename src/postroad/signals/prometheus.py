@@ -16,8 +16,10 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     message = "metrics need prometheus_client; install `postroad[run]`"
     raise UsageError("PR108", message) from error
 
+from postroad.signals.effect_metrics import EffectMetrics
 from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
+from postroad.signals.schedule_metrics import ScheduleMetrics
 
 if TYPE_CHECKING:
     from postroad.signals.catalog import Signal
@@ -84,7 +86,8 @@ class PrometheusSink:
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
-            **ExecutorMetrics(into, buckets=_LONG).hear,
+            **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
+            **ScheduleMetrics(into, buckets=_LONG).hear,
         }
 
     def __call__(self, signal: Signal) -> None:
@@ -108,10 +111,7 @@ class PrometheusSink:
             registry=into,
         )
         self._publish_blocked = Gauge(
-            "postroad_publish_connection_blocked",
-            "Whether the broker blocks our publishing.",
-            ["broker"],
-            registry=into,
+            "postroad_publish_connection_blocked", "Whether the broker blocks publishing.", ["broker"], registry=into
         )
         self._routes_blocked = Gauge(
             "postroad_publish_route_blocked",
@@ -251,7 +251,6 @@ class PrometheusSink:
         self._renewals = Counter(
             "postroad_worker_lease_renewals_total", "Renewals of leases by result.", ["queue", "result"], registry=into
         )
-
         self._stuck_threads = Gauge(
             "postroad_consumer_stuck_threads",
             "Threads of `def` handlers that go on after they were given up.",

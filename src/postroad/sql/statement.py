@@ -31,7 +31,7 @@ class Statement:
     answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: that would cost every delivery four times as much.
 class Call:
     """Author's code to run between statements; the hand awaits what it returns where it is awaitable."""
 

@@ -123,7 +123,8 @@ class PostgresServer(Postgres, Started):
     `settings` go to postgresql.conf.
     The data survive `stop`, `kill` and `restart`, and are removed by `close`, unless `folder` says where they live.
     Should this Python process end in whatever way, the server is killed. Not for use by several threads at once.
-    With `standby_of`, a running server, it is a copy of that one which follows it until `promote`.
+    With `standby_of`, a running server, it is a copy of that one which follows it until `promote`. `place` is where a
+    folder of its own is made, by default among the system's temporary files.
     """
 
     def __init__(
@@ -134,12 +135,13 @@ class PostgresServer(Postgres, Started):
         settings: Mapping[str, str] | None = None,
         standby_of: PostgresServer | None = None,
         port: int | None = None,
+        place: Path | None = None,
     ) -> None:
         super().__init__(f"postgresql://postgres@127.0.0.1:{port or free_port()}/postgres", bin_dir=bin_dir)
         self._binaries = bin_dir or wheel_bin_dir()
         self._settings = dict(settings or {})
         self._account = _account() if os.geteuid() == 0 else None
-        self._folder = Folder(folder, prefix="postroad-pg-", pid_files=["data/postmaster.pid"])
+        self._folder = Folder(folder, prefix="postroad-pg-", pid_files=["data/postmaster.pid"], place=place)
         self._data = self._folder.path / "data"
         self._standby_of = standby_of
         self._process: subprocess.Popen[bytes] | None = None

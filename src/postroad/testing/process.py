@@ -24,6 +24,8 @@ from postroad.errors import Unavailable
 # Below Linux's ephemeral range (32768 and up), so that a server that is down cannot lose its port to somebody's
 # outgoing connection.
 _PORTS = range(20_000, 32_000)
+_SHORT = "/tmp"  # noqa: S108 - made by mkdtemp; TMPDIR may be too long for a socket
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 # The shell waits on a pipe whose other end we hold. A line dismisses it; the end of the pipe means that we are gone,
 # however that came about. The folder a process works in tells ours from a stranger that was given the same id since;
@@ -105,17 +107,25 @@ def _parents() -> Iterator[tuple[int, int]]:
         yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
 
 
+def in_memory(room: int) -> Path | None:
+    """Where a folder lies in memory, if `room` bytes are free there: a database is copied in a tenth of the time."""
+    found = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= room
+    return _MEMORY if found else None
+
+
 class Folder:
     """A private folder for one server, kept by a watcher that ends the server and removes the folder once we are gone.
 
     With `path` the folder is the caller's: it is made where it is missing and never removed. Otherwise it lies in the
-    system's place for temporary files, is short enough for a Unix socket, and is removed by `close`.
+    system's place for temporary files, or in `place`, is short enough for a Unix socket, and is removed by `close`.
     """
 
-    def __init__(self, path: Path | None = None, *, prefix: str, pid_files: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path | None = None, *, prefix: str, pid_files: Sequence[str] = (), place: Path | None = None
+    ) -> None:
         self._ours = path is None
         if path is None:
-            path = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))  # TMPDIR may be too long for a socket.
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=place or _SHORT))
         self.path = path.resolve()
         self.path.mkdir(parents=True, exist_ok=True)
         files = [str(self.path / name) for name in pid_files]

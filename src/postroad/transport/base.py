@@ -84,7 +84,7 @@ class Tag(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: that would cost every delivery four times as much.
 class Incoming:
     """One delivery as it came: bytes and wire properties, nothing decoded."""
 

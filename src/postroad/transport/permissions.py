@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from postroad.transport.topology import DEAD_LETTER_EXCHANGE
 if TYPE_CHECKING:
     from postroad.transport.topology import Topology
 
+_SPECIAL: Final = re.compile(r"[^\w-]")
 _MARKS: Final = r"postroad\.installation\..*"
 NOTHING: Final = "^$"
 """The pattern that no name matches. RabbitMQ takes an empty text for the same."""
@@ -52,16 +54,17 @@ def permissions(topology: Topology) -> dict[BrokerUser, Permission]:
     that the pattern takes in those of other Apps. Who spoils theirs can silence them, never make them send.
     """
     own = [exchange.name for exchange in topology.exchanges if exchange.owned]
-    queues = [queue.name for queue in topology.queues]
+    queues = [queue.name for queue in topology.queues if queue.owned]
+    standing = [queue.name for queue in topology.queues if not queue.owned]
     last = [DEAD_LETTER_EXCHANGE] if queues else []
     sources = [binding.exchange for binding in topology.bindings]
     marks = _pattern([], also=_MARKS)
-    writes, reads = _pattern(own), _pattern(queues, also=_MARKS)
+    writes, reads = _pattern(own), _pattern([*queues, *standing], also=_MARKS)
     return {
         BrokerUser.DEPLOYER: Permission(
             configure=_pattern([*own, *queues, *last]),
             write=_pattern([*queues, *last]),
-            read=_pattern([*queues, *sources]),
+            read=_pattern([*queues, *sources, *standing]),
         ),
         BrokerUser.DISPATCHER: Permission(configure=marks, write=writes, read=marks),
         BrokerUser.CONSUMER: Permission(configure=marks, read=reads),
@@ -75,8 +78,8 @@ def foreign(topology: Topology) -> list[str]:
 
 
 def _pattern(names: Iterable[str], *, also: str = "") -> str:
-    """Names have letters, digits, dots, dashes and underscores alone (`Topology`): only dots need a backslash."""
-    known = [*(name.replace(".", r"\.") for name in dict.fromkeys(names)), *filter(None, [also])]
+    """Our names have only dots that need a backslash (`Topology`); those of another's queue may have anything."""
+    known = [*(_SPECIAL.sub(r"\\\g<0>", name) for name in dict.fromkeys(names)), *filter(None, [also])]
     if not known:
         return NOTHING
     return f"^{known[0]}$" if len(known) == 1 else f"^({'|'.join(known)})$"

@@ -65,10 +65,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue with every argument that decides loss; arguments cannot be changed later (406)."""
+    """A durable queue with every argument that decides loss; arguments cannot be changed later (406).
+
+    One that is not `owned` is never declared: it must stand, however its owner wants it.
+    """
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    owned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +99,14 @@ class Topology:
         publishes: Iterable[str] = (),
         consumers: Iterable[tuple[str, Sequence[str]]] = (),
         single_active: Collection[str] = (),
+        standing: Iterable[str] = (),
     ) -> Self:
         """The topology of an App: names of producers, consumers with the event types they subscribe to.
 
         A queue is bound to **every** version of its types (``<type>.*``): the consumer refuses a version, not the
         binding, so that a producer's new version is never lost on an old consumer. A consumer brings the exchanges
         of the owners of its types, so that the order of deploys does not matter. Consumers in `single_active` get
-        one active instance at a time.
+        one active instance at a time. Queues that are `standing` are another's: read, and neither declared nor bound.
 
         Raises:
             UsageError: a name has characters that a routing key gives a meaning, or is too long.
@@ -118,6 +123,7 @@ class Topology:
         for consumer, types in subscriptions:
             queues += _queues(consumer, single=consumer in single_active)
             bindings += _bindings(consumer, types)
+        queues += [Queue(name, owned=False) for name in dict.fromkeys(standing)]
         topology = cls(tuple(exchanges), tuple(queues), tuple(bindings))
         topology._check()
         return topology
@@ -125,7 +131,7 @@ class Topology:
     def _check(self) -> None:
         for kind, name in [
             *(("exchange", exchange.name) for exchange in self.exchanges),
-            *(("queue", queue.name) for queue in self.queues),
+            *(("queue", queue.name) for queue in self.queues if queue.owned),
             *(("routing key", binding.routing_key.removesuffix(".*")) for binding in self.bindings),
         ]:
             if len(name) > _LONGEST - 2 or not _NAME.fullmatch(name) or name.startswith(_RESERVED):
@@ -141,7 +147,9 @@ class Topology:
             "exchanges": [
                 {"name": exchange.name, "type": exchange.kind, "owned": exchange.owned} for exchange in self.exchanges
             ],
-            "queues": [{"name": queue.name, "arguments": dict(queue.arguments)} for queue in self.queues],
+            "queues": [
+                {"name": queue.name, "arguments": dict(queue.arguments), "owned": queue.owned} for queue in self.queues
+            ],
             "bindings": [
                 {"exchange": binding.exchange, "queue": binding.queue, "routing_key": binding.routing_key}
                 for binding in self.bindings
@@ -152,7 +160,7 @@ class Topology:
         """Three tables, for documentation."""
         exchanges = [(exchange.name, exchange.kind, "" if exchange.owned else "yes") for exchange in self.exchanges]
         queues = [
-            (queue.name, "<br>".join(f"{name}: {value}" for name, value in queue.arguments.items()))
+            (queue.name, "<br>".join(f"{name}: {value}" for name, value in queue.arguments.items()) or "another's")
             for queue in self.queues
         ]
         bindings = [(binding.exchange, binding.routing_key, binding.queue) for binding in self.bindings]

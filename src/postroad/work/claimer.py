@@ -227,6 +227,7 @@ class Claimer:
 
     async def _claim_next(self, lane: Lane, lease: Lease) -> list[ClaimedRow]:
         began, wanted = self._clock.monotonic(), lane.wanted
+        lane.looks()
         if lane.suspects:
             suspect = partial(store.claim_suspect, self._schema, queue=lane.queue, worker=lease.name)
             rows = await self._claimed(lane, 1, lambda _: suspect())

@@ -56,6 +56,7 @@ class Hands:
         for lane in lanes.values():
             if lane.jobs is not None:
                 lane.jobs.begin = partial(self._begin, lane)
+                lane.jobs.hungry = then
 
     @property
     def rows(self) -> list[InHand]:

@@ -22,6 +22,7 @@ from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
 from postroad.work.completion import gone
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
+from postroad.work.planned import too_late, tuned
 from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
 from postroad.work.running import Finish
@@ -92,8 +93,11 @@ class JobQueue:
         }
         self._mean = 0.0
         self._measured = 0
+        self._few = 0
         self.begin: Callable[[int], asyncio.Task[None] | None] = lambda _: None
         """Set by the claimer: starts the run of the row that has that token."""
+        self.hungry: Callable[[], None] = lambda: None
+        """Set by the claimer: called when so few rows wait here that more may be claimed while these run."""
 
     # --- what the claimer asks and says -----------------------------------------------------------------------------
 
@@ -174,6 +178,7 @@ class JobQueue:
         now = self._clock.monotonic()
         for row in rows:
             self._waiting[row.token] = (row, now)
+        self._few = self._ahead // 2
         self._fill()
 
     def leave(self, token: int) -> None:
@@ -186,6 +191,8 @@ class JobQueue:
             token, (row, _) = self._waiting.popitem(last=False)
             attempt = self._active[token] = Attempt(row, now=self._clock.monotonic())
             attempt.task = self.begin(token)
+            if len(self._waiting) == self._few:
+                self.hungry()
 
     async def run(self, row: ClaimedRow) -> str | Finish:
         """See `work.Handler.run`; it has its slot, and leaves it before anything is written about its end.
@@ -210,8 +217,9 @@ class JobQueue:
 
     async def _attempted(self, attempt: Attempt) -> Ending:
         row = attempt.row
-        if row.cancelled is not None:
-            return cancelled(row.cancelled)
+        ends = too_late(row) if row.cancelled is None else row.cancelled
+        if ends is not None:
+            return cancelled(ends)
         try:
             runner = self._runner(row)
             if row.attempt >= runner.job.retry.attempts:
@@ -242,7 +250,8 @@ class JobQueue:
             raise ContractError(
                 "PR513", f"queue {self.queue!r} has no job {shown} here; declare it, then release the row"
             )
-        return runner
+        job = tuned(runner.job, row.wire.headers)
+        return runner if job is runner.job else Runner(job, runner.transactions)
 
     def took(self, taken: float) -> None:
         """A run took so many seconds, with what was written about it alone."""

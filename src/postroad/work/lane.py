@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from postroad.work.store import ClaimedRow, Position
 
 _MOST: Final = 300  # Rows of one claim: more slots are filled by the next, so that bodies stay few in memory.
+_UNWRITTEN: Final = 1500  # Rows in hand beside those that run: beyond, their ends come first.
 _PRIORITIES: Final = 64  # Beyond so many, claims look from the front again: each costs a scan of its own.
 _LONGEST_HOLD: Final = 30.0  # Seconds.
 _SHARE: Final = 10  # Looking from the start may cost this part of the time at most.
@@ -93,6 +94,7 @@ class Lane:
         self._front_at = 0.0
         self._front_early = 0.0
         self._short = True
+        self._hurried = self._rewound = False
         self._met_suspect = False
         self._suspects: set[int] = set()
         self._isolation = settings.isolation.total_seconds()
@@ -111,7 +113,8 @@ class Lane:
             return 0
         if self.suspects:
             return 1
-        room = self.handler.slots - len(self.in_hand) if self.jobs is None else self.jobs.room
+        free = self.handler.slots - len(self.in_hand)
+        room = free if self.jobs is None else min(self.jobs.room, free + _UNWRITTEN)
         return max(0, min(room, _MOST))
 
     @property
@@ -130,6 +133,10 @@ class Lane:
         else:
             self._relenting = now - self._isolating >= self._isolation
 
+    def looks(self) -> None:
+        """A claim begins: what is committed from now on it may not see."""
+        self._hurried = self._rewound = False
+
     def after(self, now: float) -> Mapping[int, Position] | None:
         """Where the next claim goes on from; None is the front."""
         front = now >= self._front_at or (self._short and now >= self._front_early)
@@ -147,7 +154,7 @@ class Lane:
         if front and self._short:
             reached = {nice: max(at, self._reached.get(nice, at)) for nice, at in reached.items()}
         self._reached |= reached
-        if len(self._reached) > _PRIORITIES:
+        if self._rewound or len(self._reached) > _PRIORITIES:
             self._reached.clear()
         if not rows and not self.in_hand and self._met_suspect:
             self.suspects, self._met_suspect = True, False
@@ -169,7 +176,8 @@ class Lane:
 
     def _next_look(self, now: float, *, found: bool) -> None:
         self._rest = self._busy if found else min(self._rest * 2, self._idle)
-        self.look_at = now if found and not self._short else now + self._rest
+        # A row that was told of while the claim was on its way came too late for it.
+        self.look_at = now if self._hurried or (found and not self._short) else now + self._rest
 
     def due(self, now: float) -> bool:
         """Whether to claim now."""
@@ -193,11 +201,13 @@ class Lane:
             self.look_at = 0.0
 
     def hurry(self) -> None:
-        """Look at once."""
+        """Look at once, also where a claim is on its way."""
+        self._hurried = True
         self._rest = self._busy
         self.look_at = 0.0
 
     def rewind(self) -> None:
         """Look at once and from the front: rows appeared behind where the claims got to."""
+        self._rewound = True
         self._reached.clear()
         self.hurry()

@@ -22,7 +22,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         """Nobody waits."""
-        self._seconds = seconds
+        self.seconds = seconds
         self._waits: dict[Limited, _Wait] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -39,7 +39,7 @@ class TimeLimit:
         task = task or asyncio.current_task()
         assert task is not None
         loop, before = task.get_loop(), task.cancelling()
-        wait = self._waits[told] = _Wait(task, loop.time() + self._seconds)
+        wait = self._waits[told] = _Wait(task, loop.time() + self.seconds)
         if self._timer is None:
             self._timer = loop.call_at(wait.until, self._ring, loop)
         try:

@@ -31,6 +31,8 @@ class Quarantined:
     seq: int | None
     recorded: datetime | None
     retention: int | None
+    legacy: bool
+    """Whether it came by a queue of another owner, where only the consumer's own function gives it an identity."""
 
 
 def look(schema: str, id: int) -> Pipeline[Quarantined | None]:  # noqa: A002 - the column
@@ -43,7 +45,7 @@ def back_to_work(schema: str, id: int, *, by: str) -> Pipeline[int]:  # noqa: A0
     """Turn a quarantined delivery or job into a ready row of `work` and resolve it, both or neither; the new id.
 
     Its budget of attempts and age begins anew; its history goes on. 0, and nothing changes, while a row of `work` is
-    open for its key, or where the row is neither an open delivery with a key nor an open job.
+    open for its key, or where the row is neither an open delivery with a key (or of another's queue) nor an open job.
     """
     rows = yield QUERIES.statement("back_to_work", schema, id, kept(by))
     return int(rows[0]["id"]) if rows else 0

@@ -1,6 +1,7 @@
 -- name: look
 -- One row of quarantine, locked until the transaction ends.
-SELECT id, kind, queue, key, code, resolved_at, exchange, routing_key, seq, recorded, retention
+SELECT id, kind, queue, key, code, resolved_at, exchange, routing_key, seq, recorded, retention,
+    headers ? 'amqp-properties' AS legacy
 FROM {schema}.quarantine
 WHERE id = $1
 FOR UPDATE;
@@ -13,8 +14,9 @@ WHERE digest = sha256(convert_to('work ' || $1::bigint::text, 'UTF8'));
 
 -- name: back_to_work
 -- Turns a row of quarantine into a ready row of its queue, with a fresh budget, and resolves it; nothing at all while
--- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by; a job does not, and has
--- its priority among its headers. The history keeps its first entry and the latest nineteen.
+-- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by, but one of another's queue
+-- (amqp-properties), which has one once it can be read; a job needs none, and has its priority among its headers. The
+-- history keeps its first entry and the latest nineteen.
 WITH made AS (
     INSERT INTO {schema}.work
         (id, queue, kind, key, state, priority, run_at, due, attempt, event_type, body, content_type, headers, exchange,
@@ -28,7 +30,8 @@ WITH made AS (
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
     FROM {schema}.quarantine
     WHERE id = $1 AND resolved_at IS NULL
-        AND (kind = 'job' OR (kind IN ('delivery', 'dead-letter') AND key IS NOT NULL))
+        AND (kind = 'job' OR (kind IN ('delivery', 'dead-letter') 
+            AND (key IS NOT NULL OR headers ? 'amqp-properties')))
     ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from postroad.failures import Cancel
 from postroad.leases.hold import TTL
 from postroad.signals.catalog import LateWriteRefused
 from postroad.work import running, store
+from postroad.work.planned import due_of
 from postroad.work.sweeper import at_once
 from postroad.work.use import Kind, Resources, used
 
@@ -66,6 +67,10 @@ class Grip:
     """Whether one of its transactions lost its connection."""
     fenced: bool = False
     """Whether a write of it was refused, since its row is another's."""
+    open: int = 0
+    """How many of its transactions are open."""
+    ends: Callable[[], Pipeline[None]] | None = None
+    """What else commits with its end."""
     given_up: bool = False
     """Whether it was left alone: its row is no longer this run's."""
     reported: float = float("-inf")
@@ -88,6 +93,8 @@ class Grip:
             yield from lease.fence()
         row = self.row
         if finish:
+            if self.ends is not None:
+                yield from self.ends()
             ours = yield from store.finish(self.schema, row.id, row.token, outcome="handled")
         else:
             ours = yield from running.hold(self.schema, row.id, row.token)
@@ -182,8 +189,11 @@ class _Told:
 
     @property
     def due(self) -> datetime:
-        """When it was first meant to run (aware); retries leave it as it is."""
-        return self.grip.row.due or self.grip.row.created_at
+        """When it was first meant to run (aware); of a schedule's, its due time, in the schedule's zone.
+
+        Retries leave it as it is.
+        """
+        return due_of(self.grip.row.wire.headers) or self.grip.row.due or self.grip.row.created_at
 
     @property
     def created_at(self) -> datetime:
@@ -259,6 +269,7 @@ class Run(_Told, Generic[Tx_co]):
         grip = self.grip
         grip.enter()
         unit: Unit[Tx_co] | None = None
+        grip.open += 1
         try:
             async with self._transactions.begin() as unit:
                 self.units.add(unit)
@@ -269,6 +280,7 @@ class Run(_Told, Generic[Tx_co]):
             grip.lost |= isinstance(error, Unavailable) if unit is None else unit.lost
             raise
         finally:
+            grip.open -= 1
             self.units.discard(unit)
         grip.finished = finish
 
@@ -328,7 +340,7 @@ class BlockingRun(_Told, Generic[Bx_co]):
         """Made by the queue that runs the job."""
         super().__init__(grip)
         self._seated = seated
-        self._loop = loop
+        self.loop = loop
 
     @contextmanager
     def transaction(self, *, finish: bool = False) -> Iterator[Bx_co]:
@@ -340,6 +352,7 @@ class BlockingRun(_Told, Generic[Bx_co]):
         """
         grip = self.grip
         grip.enter()
+        grip.open += 1
         try:
             with self._seated.begin() as unit:
                 with unit.lent() as tx:
@@ -348,6 +361,8 @@ class BlockingRun(_Told, Generic[Bx_co]):
         except BaseException:
             grip.lost |= self._seated.lost
             raise
+        finally:
+            grip.open -= 1
         grip.finished = finish
 
     @contextmanager
@@ -360,4 +375,4 @@ class BlockingRun(_Told, Generic[Bx_co]):
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """See `Run.progress`."""
-        asyncio.run_coroutine_threadsafe(self.grip.report(fraction, note), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self.grip.report(fraction, note), self.loop).result()

@@ -82,7 +82,7 @@ def judge_version(server: str) -> Finding:
 async def _topology(session: Session, subject: Subject) -> list[Finding]:
     lacking = await verify(session, subject.topology)
     found = [checks.TOPOLOGY.error(f"{one.kind} {one.name!r} {one.problem}") for one in lacking]
-    names = [dead_letter_queue(consumer.name) for consumer in subject.consumers]
+    names = [dead_letter_queue(one.name) for one in subject.consumers if one.queue is None]
     return [*(found or [checks.TOPOLOGY.ok("exchanges and queues exist")]), *judge_dead(await depths(session, names))]
 
 

@@ -60,14 +60,14 @@ def examine_management(settings: Settings, subject: Subject | None) -> list[Find
 
 def judge(topology: Topology, seen: Seen, *, consumers: Iterable[Consumer[Any]]) -> list[Finding]:
     """What a virtual host as `seen` means for an App. Pure."""
-    known = [consumer for consumer in consumers if consumer.name in seen.queues]
-    queues = [seen.queues[queue.name] for queue in topology.queues if queue.name in seen.queues]
+    known = [consumer for consumer in consumers if consumer.takes_from in seen.queues]
+    queues = [seen.queues[queue.name] for queue in topology.queues if queue.owned and queue.name in seen.queues]
     return [
         *judge_rights(topology, seen),
         *_differences(topology, seen),
         *_or_ok(checks.ORPHANS, _orphans(topology, seen), "none"),
         *_or_ok(checks.LIMIT, (one for queue in queues for one in _limit(queue, seen.version)), "as declared"),
-        *(judge_timeout(consumer, seen.queues[consumer.name]) for consumer in known),
+        *(judge_timeout(consumer, seen.queues[consumer.takes_from]) for consumer in known),
         *_or_ok(checks.POLICY, (one for queue in queues for one in _policy(queue)), "none that lose messages"),
     ]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from pika import exceptions, spec
 
-from postroad.errors import AccessRefused, SettingsError, Unavailable
+from postroad.errors import AccessRefused, SettingsError, TopologyError, Unavailable
 from postroad.transport.amqp import faults
 from postroad.transport.amqp.connection import Address, AmqpSettings, CoalescedConnection
 from postroad.transport.topology import Difference, Exchange, Queue, Topology
@@ -197,6 +197,9 @@ async def apply(session: Session, topology: Topology) -> None:
                 durable=True,
             )
     for queue in topology.queues:
+        if not queue.owned:
+            await _require(session, queue)
+            continue
         await _declare(
             session,
             f"queue {queue.name!r}",
@@ -218,7 +221,7 @@ async def verify(session: Session, topology: Topology) -> list[Difference]:
     """
     things: list[Exchange | Queue] = [*topology.exchanges, *topology.queues]
     return [
-        Difference(_kind(thing), thing.name, "does not exist", "run: postroad topology apply MODULE:APP")
+        Difference(_kind(thing), thing.name, "does not exist", _remedy(thing))
         for thing in things
         if not await _stands(session, thing)
     ]
@@ -270,6 +273,17 @@ def mismatches(differences: Iterable[Difference]) -> dict[str, int]:
 
 def _kind(thing: Exchange | Queue) -> str:
     return "exchange" if isinstance(thing, Exchange) else "queue"
+
+
+def _remedy(thing: Exchange | Queue) -> str:
+    another = isinstance(thing, Queue) and not thing.owned
+    return "its owner declares it; nothing here does" if another else "run: postroad topology apply MODULE:APP"
+
+
+async def _require(session: Session, queue: Queue) -> None:
+    if not await _stands(session, queue):
+        message = f"queue {queue.name!r}, which a consumer takes from, does not exist; {_remedy(queue)}"
+        raise TopologyError("PR205", message)
 
 
 async def _stands(session: Session, thing: Exchange | Queue) -> bool:

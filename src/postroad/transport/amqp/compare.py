@@ -28,7 +28,7 @@ def differences(topology: Topology, seen: Seen) -> list[Difference]:
         *(one for binding in topology.bindings for one in _missing(binding, seen)),
         *_foreign(topology, seen),
         *(one for exchange in topology.exchanges for one in _exchange(exchange, seen)),
-        *(one for queue in topology.queues for one in _arguments(queue, seen)),
+        *(one for queue in topology.queues if queue.owned for one in _arguments(queue, seen)),
     ]
 
 
@@ -44,7 +44,7 @@ def _missing(binding: Binding, seen: Seen) -> Iterator[Difference]:
 
 def _foreign(topology: Topology, seen: Seen) -> Iterator[Difference]:
     """What leads into our queues, or into exchanges that we own, and was not declared."""
-    queues = {queue.name for queue in topology.queues}
+    queues = {queue.name for queue in topology.queues if queue.owned}
     owned = {exchange.name for exchange in topology.exchanges if exchange.owned}
     strangers = {one for one in seen.bindings if one.queue in queues} - set(topology.bindings)
     strangers |= {one for one in seen.between if one.queue in owned}
