@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
@@ -138,7 +139,41 @@ async def by_async_session(count: int, *, is_plain: bool) -> float:
         return await timed(count, write, begin)
 
 
+async def by_django(count: int, *, is_plain: bool) -> float:
+    """In a thread, since Django refuses to work in one with a loop; the plain row goes through its cursor."""
+    return await asyncio.to_thread(_by_django, count, is_plain=is_plain)
+
+
+def _by_django(count: int, *, is_plain: bool) -> float:
+    from django.conf import settings
+
+    place = urlsplit(url())
+    default = {
+        "ENGINE": "django.db.backends.postgresql", "NAME": place.path[1:], "HOST": place.hostname, "PORT": place.port,
+        "USER": place.username, "PASSWORD": place.password or "",
+    }  # fmt: skip
+    settings.configure(DATABASES={"default": default}, USE_TZ=True)
+    import django
+    from django.db import connection, transaction
+
+    import postroad.django
+
+    django.setup()
+    taken = 0.0
+    for number in range(count):
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            began = time.perf_counter()
+            if is_plain:
+                cursor.execute(FORMATTED, plain(number))
+            else:
+                postroad.django.within().publish(event(), key=str(number))
+            taken += time.perf_counter() - began
+    return taken
+
+
 DOORS = {
+    "django": by_django,
     "psycopg": by_psycopg,
     "psycopg-async": by_async_psycopg,
     "sqlalchemy": by_session,

@@ -83,7 +83,7 @@ CONTESTS = (
             f"staging-{door}", "a plain INSERT by the same door", "doors.py", ("setup",), ("setup",), None,
             stage=door, rival_stage=f"{door}-plain", count=5_000, subject="doors.py",
         )
-        for door in ("psycopg", "psycopg-async", "sqlalchemy", "sqlalchemy-async")
+        for door in ("psycopg", "psycopg-async", "sqlalchemy", "sqlalchemy-async", "django")
     ),
     Contest(
         "consume-sessions", "itself without on=, with SQL of its own", "ours.py", STAGED, STAGED, None,

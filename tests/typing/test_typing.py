@@ -24,6 +24,7 @@ LINES = {
     "door_lines.py": {"asyncpg"},
     "psycopg_door_lines.py": {"psycopg"},
     "sqlalchemy_door_lines.py": {"sqlalchemy"},
+    "django_door_lines.py": {"django"},
     "consumer_lines.py": {"asyncpg", "psycopg"},
     "effects_lines.py": {"asyncpg", "psycopg"},
     "testing_lines.py": {"asyncpg", "psycopg"},
@@ -31,7 +32,7 @@ LINES = {
     "schedule_lines.py": set(),
 }
 """The files, and the drivers that their lines ask for."""
-DRIVERS = ["asyncpg", "psycopg", "sqlalchemy"]
+DRIVERS = ["asyncpg", "psycopg", "sqlalchemy", "django"]
 pytestmark = pytest.mark.timeout(300)
 
 

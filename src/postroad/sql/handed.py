@@ -195,7 +195,7 @@ class HandedAsyncServerCursor(_Guarded, psycopg.AsyncServerCursor[Row]):  # type
 
 
 def _check(cursor: _Guarded, query: Any) -> None:
-    text = _text(query)
+    text = text_of(query)
     found = refused(text)
     if found is not None:
         _refuse(found)
@@ -203,7 +203,8 @@ def _check(cursor: _Guarded, query: Any) -> None:
         cursor.connection.savepoint = True
 
 
-def _text(query: Any) -> str:
+def text_of(query: Any) -> str:
+    """The text that a cursor of psycopg's would send for `query`, as far as the guard looks at it."""
     if isinstance(query, str):
         return query
     if isinstance(query, bytes):

@@ -1,0 +1,1 @@
+"""Orders, and the stock that they take."""

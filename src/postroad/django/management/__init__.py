@@ -1,0 +1,1 @@
+"""Django finds its commands here."""
