@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from postroad.cli import adopt, catalog, doctor, grants, jobs, lease, quarantine, queue, run, schema, topology, work
+from postroad.cli import adopt, audit, catalog, doctor, grants, jobs, lease, quarantine, queue, run, schema, topology, work
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -45,6 +45,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("doctor")(doctor.doctor)
     app.command("adopt")(adopt.adopt)
     app.command("grants")(grants.grants)
+    app.command("audit")(audit.audit)
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")
