@@ -23,6 +23,8 @@ import asyncpg
 import pika
 import uvloop
 from pydantic import BaseModel, Field
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from postroad.asyncpg import Publish, within
 from postroad.consume import Delivery, consumer
@@ -38,6 +40,7 @@ from postroad.signals.catalog import (
     ShardsHeld,
 )
 from postroad.sql.migrations import Roles, migrate
+from postroad.sqlalchemy import AsyncSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +90,28 @@ async def handle(_event: OrderPlaced, delivery: Delivery[asyncpg.Connection[asyn
 @consumer(OrderPlaced, name="bench.queue")
 async def handle_hot(_event: OrderPlaced, delivery: Delivery[asyncpg.Connection[asyncpg.Record]]) -> None:
     await delivery.tx.execute("UPDATE hot SET n = n + 1 WHERE id = $1", int(delivery.key or 0) % 16)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Effect(Base):
+    __tablename__ = "effect"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    n: Mapped[int]
+
+
+def with_sessions() -> Callable[..., object]:
+    """The same effect by an object of SQLAlchemy's, added to a session of the delivery's own."""
+    url = os.environ["BENCH_DATABASE_URL"].replace("postgresql://", "postgresql+asyncpg://", 1)
+    sessions = AsyncSessions(async_sessionmaker(create_async_engine(url, pool_size=10)))
+
+    @consumer(OrderPlaced, name="bench.queue", on=sessions)
+    async def add(_event: OrderPlaced, delivery: Delivery[AsyncSession]) -> None:
+        delivery.tx.add(Effect(id=UUID(delivery.id), n=1))
+
+    return add
 
 
 class Stopwatch:
@@ -158,7 +183,7 @@ def resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def consume(count: int, *, hot: bool) -> None:
+def consume(count: int, *, handler: Callable[..., object]) -> None:
     watch = Stopwatch(count)
 
     def sink(heard: Signal) -> None:
@@ -167,7 +192,7 @@ def consume(count: int, *, hot: bool) -> None:
         elif isinstance(heard, DeliveriesAcked):
             watch.add(heard.count)
 
-    consumer_app(sink, hot=hot).run(only=("consume", "work"))
+    consumer_app(sink, handler=handler).run(only=("consume", "work"))
 
 
 def consume_beside_another() -> None:
@@ -178,7 +203,7 @@ def consume_beside_another() -> None:
         nonlocal charged
         charged += isinstance(heard, DeliveryDelayed | DeliveryQuarantined)
 
-    consumer_app(sink, hot=True).run(only=("consume", "work"))
+    consumer_app(sink, handler=handle_hot).run(only=("consume", "work"))
     sys.exit(f"{charged} attempts were charged" if charged else 0)
 
 
@@ -207,8 +232,8 @@ async def effects(count: int, *, while_: Callable[[], bool]) -> tuple[int, float
     return done, (done - first) / (time.perf_counter() - began)
 
 
-def consumer_app(*sinks: Sink, hot: bool = False) -> App:
-    return App("bench-consumer", consumers=[handle_hot if hot else handle], sinks=sinks)
+def consumer_app(*sinks: Sink, handler: Callable[..., object] = handle) -> App:
+    return App("bench-consumer", consumers=[handler], sinks=sinks)
 
 
 async def setup() -> None:
@@ -284,5 +309,7 @@ if __name__ == "__main__":
             dispatch_beside_a_writer(amount)
         case "memory":
             dispatch_and_weigh(amount)
+        case "consume-sessions":
+            consume(amount, handler=with_sessions())
         case _:
-            consume(amount, hot=stage == "consume-hot")
+            consume(amount, handler=handle_hot if stage == "consume-hot" else handle)

@@ -78,6 +78,17 @@ CONTESTS = (
     ),
     Contest("consume", "faststream", "faststream_peer.py", STAGED, ("setup", "fill"), None, count=20_000),
     Contest("staging", "a plain INSERT", "floor.py", ("setup",), ("setup",), None, count=5_000),
+    *(
+        Contest(
+            f"staging-{door}", "a plain INSERT by the same door", "doors.py", ("setup",), ("setup",), None,
+            stage=door, rival_stage=f"{door}-plain", count=5_000, subject="doors.py",
+        )
+        for door in ("psycopg", "psycopg-async", "sqlalchemy", "sqlalchemy-async")
+    ),
+    Contest(
+        "consume-sessions", "itself without on=, with SQL of its own", "ours.py", STAGED, STAGED, None,
+        rival_stage="consume", count=10_000,
+    ),
     Contest(
         "latency-median", "the target of 25 ms", "", ("setup",), (), None,
         stage="median", count=2_000, subject="latency.py", target=1 / 0.025,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postroad.clock import hours, minutes, seconds
     from postroad.consume import Delivery, Properties, cloud_event, consumer
+    from postroad.effects import Absent, Done, EffectAttempt, Found, Refused, Unknown, effect
     from postroad.events import Envelope, Keep, Producer, Sensitive, Subscription
     from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
     from postroad.retry import Backoff
@@ -17,28 +18,35 @@ if TYPE_CHECKING:
     from postroad.work.run import BlockingRun, Run
 
 _ROOMS = {
+    "Absent": "postroad.effects",
     "App": "postroad.runtime.app",
     "Backoff": "postroad.retry",
     "BlockingRun": "postroad.work.run",
     "Cancel": "postroad.failures",
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
+    "Done": "postroad.effects",
     "Drop": "postroad.failures",
+    "EffectAttempt": "postroad.effects",
     "Envelope": "postroad.events",
     "Executor": "postroad.runtime.background",
+    "Found": "postroad.effects",
     "Keep": "postroad.events",
     "OutcomeUnknown": "postroad.failures",
     "Producer": "postroad.events",
     "Properties": "postroad.consume",
     "Quarantine": "postroad.failures",
+    "Refused": "postroad.effects",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
     "Run": "postroad.work.run",
     "Sensitive": "postroad.events",
     "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
+    "Unknown": "postroad.effects",
     "cloud_event": "postroad.consume",
     "consumer": "postroad.consume",
+    "effect": "postroad.effects",
     "hours": "postroad.clock",
     "job": "postroad.work.job",
     "minutes": "postroad.clock",
@@ -77,28 +85,35 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Absent",
     "App",
     "Backoff",
     "BlockingRun",
     "Cancel",
     "Delivery",
     "Dependency",
+    "Done",
     "Drop",
+    "EffectAttempt",
     "Envelope",
     "Executor",
+    "Found",
     "Keep",
     "OutcomeUnknown",
     "Producer",
     "Properties",
     "Quarantine",
+    "Refused",
     "Retry",
     "Rules",
     "Run",
     "Sensitive",
     "Snooze",
     "Subscription",
+    "Unknown",
     "cloud_event",
     "consumer",
+    "effect",
     "hours",
     "job",
     "minutes",

@@ -18,6 +18,7 @@ CODES: Final[dict[str, str]] = {
     "PR111": "a handler tried to control its transaction",
     "PR112": "a row of quarantine cannot be tried again",
     "PR113": "a row of work does not allow what was asked",
+    "PR114": "an effect does not allow what was asked",
     "PR201": "a setting is missing or not valid",
     "PR202": "the schema is missing",
     "PR203": "the schema is older than this release needs",
@@ -45,6 +46,7 @@ CODES: Final[dict[str, str]] = {
     "PR511": "a delivery kills the process that starts it",
     "PR512": "the broker took a message out of its consumer's queue",
     "PR513": "a job is not known here",
+    "PR514": "an effect's key was used with another request",
 }
 """Every code and its meaning; ``docs/errors.md`` lists the same, and a test compares the two."""
 

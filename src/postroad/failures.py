@@ -72,7 +72,16 @@ class Quarantine(_Decision):
 
 
 class OutcomeUnknown(_Decision):
-    """Raise it in a handler: an outside effect may or may not have happened; it is looked up, not repeated blindly."""
+    """Raise it in a handler: an outside effect may or may not have happened; it must not be repeated blindly.
+
+    Raised by ``effect.once`` it says `after`: the ledger looks the outcome up meanwhile, and the delivery or job is put
+    off, uncharged. Without that nobody looks, and a person decides.
+    """
+
+    def __init__(self, reason: str = "", *, after: timedelta | None = None) -> None:
+        """`after` is when to ask again."""
+        self.after = after
+        super().__init__(reason)
 
 
 class Retry(_Decision):
@@ -306,7 +315,7 @@ def _ruled(link: BaseException, rules: Rules, outer: BaseException) -> _Finding 
     of_link = type(link).__mro__
     said = clean(link.reason) if isinstance(link, _Decision) else ""
     named = said or described(link, outer=outer)
-    after = link.after if isinstance(link, Retry | Snooze) else None
+    after = link.after if isinstance(link, Retry | Snooze | OutcomeUnknown) else None
     candidates = [
         *((given, _Finding(FailureClass.DROP, "rule", clean(reason))) for given, reason in rules.drop.items()),
         *((given, _Finding(FailureClass.QUARANTINE, "rule", named)) for given in rules.quarantine),
@@ -317,7 +326,7 @@ def _ruled(link: BaseException, rules: Rules, outer: BaseException) -> _Finding 
         *((given, _Finding(FailureClass.TRANSIENT, "rule", named, after)) for given in rules.transient),
         (Drop, _Finding(FailureClass.DROP, "author", said)),
         (Quarantine, _Finding(FailureClass.QUARANTINE, "author", said)),
-        (OutcomeUnknown, _Finding(FailureClass.OUTCOME_UNKNOWN, "author", said)),
+        (OutcomeUnknown, _Finding(FailureClass.OUTCOME_UNKNOWN, "author", said, after)),
         (Retry, _Finding(FailureClass.TRANSIENT, "author", said, after)),
         (Snooze, _Finding(FailureClass.TRANSIENT, "author", said, after)),
         (Cancel, _Finding(FailureClass.DROP, "author", said)),

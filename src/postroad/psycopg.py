@@ -15,6 +15,7 @@ from postroad.errors import UsageError
 from postroad.outbox.publish import Publish, by_schema, default_schema, outside_transaction, prepare, prepare_many
 from postroad.outbox.stage import StagedEvent, stage
 from postroad.outbox.unawaited import Publishing, UnawaitedPublish
+from postroad.sql.connections import AsyncConnections
 from postroad.sql.drive import drive, drive_sync
 from postroad.sql.psycopg import AsyncPsycopgHand, PsycopgHand
 from postroad.work import enqueue as work
@@ -270,4 +271,4 @@ def _check(connection: Connection[Any] | AsyncConnection[Any], what: str) -> Non
     raise outside_transaction(what, remedy=f"open one: `{word} connection.transaction():`")
 
 
-__all__ = ["AsyncWithin", "Enqueue", "Enqueued", "Publish", "UnawaitedPublish", "Within", "within"]
+__all__ = ["AsyncConnections", "AsyncWithin", "Enqueue", "Enqueued", "Publish", "UnawaitedPublish", "Within", "within"]

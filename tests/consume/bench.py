@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from consume.kinds import as_def
 from postroad.clock import SYSTEM_CLOCK, seconds
-from postroad.consume import Attempts, ConsumerService, Retries, consumer_of
+from postroad.consume import Attempts, ConsumerService, EntrustedAttempts, Retries, consumer_of
 from postroad.consume.collector import Collector
 from postroad.events import Producer
 from postroad.events.envelope import CONTENT_TYPE, encode
@@ -215,10 +215,10 @@ class Process:
             size, name = consumer.concurrency, consumer.name
             transactions = transactions or PsycopgTransactions(pooled(self._url), self.owner, size=size, name=name)
             custody = PsycopgTransactions(pooled(self._url), self.owner, size=2, name="custody")
-        return Attempts(
+        return (EntrustedAttempts if consumer.effects else Attempts)(
             consumer, transactions=transactions or AsyncpgTransactions(self.manager), custody=custody, schema=SCHEMA,
             resources=self.resources, signals=self.signals, clock=SYSTEM_CLOCK, chance=random.random,
-            leases=self.leases,
+            leases=self.leases, manager=self.manager,
         )  # fmt: skip
 
     @asynccontextmanager

@@ -67,10 +67,10 @@ class Callable:
 
 
 class Elsewhere:
-    pass
+    def transactions(self, url, owner, *, size, name): ...
 
 
-class Threads:
+class Threads(Elsewhere):
     threaded = True
 
 
@@ -99,6 +99,7 @@ async def short(event):
         ([Placed], {}, Callable(), "or it yields"),
         ([Placed], {"on": Elsewhere()}, plain, "needs transactions of threads"),
         ([Placed], {"on": Threads()}, handler, "cannot have transactions of threads"),
+        ([Placed], {"on": "session"}, handler, "write on=AsyncSessions"),
         ([Placed], {}, short, "two arguments"),
         ([Placed], {"order": "newest"}, handler, "order is None or 'latest'"),
         ([Placed], {"max_runtime": seconds(0)}, handler, "max_runtime"),

@@ -14,7 +14,7 @@ from postroad.errors import LeaseHeld, LeaseLost, UsageError
 from postroad.events import Subscription
 from postroad.retry import Backoff
 from postroad.signals.catalog import DeliveryResult, DeliverySettled, LateWriteRefused, LeaseGone
-from postroad.sql import threaded
+from postroad.sql import threads
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
@@ -26,7 +26,7 @@ SOON = Backoff(first=seconds(0.05), most=seconds(0.1), attempts=20)
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(threaded, "LET_GO", seconds(0.2))
+    monkeypatch.setattr(threads, "LET_GO", seconds(0.2))
 
 
 async def effects(sql):

@@ -19,7 +19,7 @@ from postroad.events.cause import current_cause
 from postroad.psycopg import within
 from postroad.retry import Backoff
 from postroad.signals.catalog import DeliveryResult, HandlerStarted, IntakePaused, TaskFailed, ThreadsStuck
-from postroad.sql import threaded
+from postroad.sql import threaded, threads
 from support import until
 
 Placed = Subscription("orders.order.placed", version=1, model=Order)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("kind", ["def"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(threaded, "LET_GO", seconds(0.2))
+    monkeypatch.setattr(threads, "LET_GO", seconds(0.2))
 
 
 async def effects(sql):
@@ -130,8 +130,8 @@ async def test_without_the_cut_a_late_effect_would_be_committed(here, queue, sql
         hand.connection.pgconn.exec_(b"BEGIN")
         return value
 
-    drive_sync = threaded.drive_sync
-    monkeypatch.setattr(threaded, "drive_sync", drive_and_commit)
+    drive_sync = threads.drive_sync
+    monkeypatch.setattr(threads, "drive_sync", drive_and_commit)
     endless = Endless()
     async with here.consuming(endless.handler, queue.intake()):
         queue.put(body("A1"))
@@ -141,7 +141,7 @@ async def test_without_the_cut_a_late_effect_would_be_committed(here, queue, sql
         await here.heard.wait(ThreadsStuck, lambda stuck: stuck.count == 0)
     assert await effects(sql) == 0  # cut: even a thread that commits by itself changes nothing
 
-    monkeypatch.setattr(threaded._Seat, "cut", lambda _: None)
+    monkeypatch.setattr(threaded.PsycopgSeat, "cut", lambda _: None)
     here.heard.forget()
     endless = Endless()
     async with here.consuming(endless.handler, queue.intake()):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from postroad.consume import arrival, gears, group, starts
-from postroad.consume.consumer import _PREFETCHED, _PREFETCHED_IN_GROUPS, LONGEST
+from postroad.consume.consumer import _PREFETCHED, _PREFETCHED_IN_GROUPS
+from postroad.consume.problems import LONGEST
 from postroad.events import envelope, event_type, parse
 from postroad.outbox import waiting
 from postroad.outbox.settings import DispatchSettings

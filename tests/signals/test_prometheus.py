@@ -20,6 +20,11 @@ from postroad.signals.catalog import (
     DeliveryQuarantined,
     DeliveryResult,
     DeliverySettled,
+    EffectAnswered,
+    EffectConflict,
+    EffectLookedUp,
+    EffectReturned,
+    EffectsOpen,
     ExecutorLoad,
     ExecutorRefused,
     ExecutorSettled,
@@ -103,6 +108,18 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
     ("postroad_worker_lease_renewals_total", {"queue", "result"}, LeasesRenewed("worker", "late", 2),
      "", ("worker", "late"), 2),
     ("postroad_consumer_stuck_threads", {"consumer"}, ThreadsStuck("punctuality", 2), "", ("punctuality",), 2),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectAnswered("charge", "timeout", 0.5),
+     "", ("charge", "timeout"), 1),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectReturned("charge"), "", ("charge", "recorded"), 1),
+    ("postroad_effect_calls_total", {"effect", "result"}, EffectConflict("charge"), "", ("charge", "conflict"), 1),
+    ("postroad_effect_call_duration_seconds", {"effect", "result"}, EffectAnswered("charge", "timeout", 0.5),
+     "_sum", ("charge", "timeout"), 0.5),
+    ("postroad_effect_look_ups_total", {"effect", "answer"}, EffectLookedUp("charge", "absent", "not_found"),
+     "", ("charge", "absent"), 1),
+    ("postroad_effect_open_items", {"effect", "state"}, EffectsOpen((("charge", "manual", 3, 60.5),)),
+     "", ("charge", "manual"), 3),
+    ("postroad_effect_oldest_unknown_age_seconds", {"effect"}, EffectsOpen((("charge", "manual", 3, 60.5),)),
+     "", ("charge",), 60.5),
     ("postroad_executor_waiting_tasks", {"executor"}, ExecutorLoad("mail", 3, 2), "", ("mail",), 3),
     ("postroad_executor_running_tasks", {"executor"}, ExecutorLoad("mail", 3, 2), "", ("mail",), 2),
     ("postroad_executor_tasks_total", {"executor", "result"}, ExecutorSettled("mail", "send", "ok", 0.1, 1.5),
@@ -194,6 +211,14 @@ def test_event_types_beyond_the_cap_share_a_label(declared) -> None:
     labels = {sample.labels["event_type"] for sample in family.samples}
     assert len(labels) == MOST_EVENT_TYPES + 1
     assert meter.value("postroad_consumer_messages_total", consumer="c", event_type="_other", result="ok") == 50
+
+
+def test_effects_that_have_their_outcome_are_open_no_more(meter) -> None:
+    meter.tell(EffectsOpen((("charge", "unknown", 2, 9.0), ("charge", "intended", 1, 30.0))))
+    assert meter.value("postroad_effect_oldest_unknown_age_seconds", effect="charge") == 9
+    meter.tell(EffectsOpen(()))
+    assert meter.value("postroad_effect_open_items", effect="charge", state="unknown") == 0
+    assert meter.value("postroad_effect_oldest_unknown_age_seconds", effect="charge") == 0
 
 
 def test_an_installation_that_was_adopted_is_in_doubt_no_more(meter) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 import asyncpg  # noqa: TC002 - a line for the type checker
 from pydantic import BaseModel
 
-from postroad import Keep, Producer, Subscription, job
+from postroad import Delivery, Keep, Producer, Subscription, consumer, job
 from postroad.asyncpg import Enqueue, Enqueued, Publish, within
 
 flights = Producer("typed")
@@ -24,6 +24,114 @@ class Departed(BaseModel):
 
 @job("reports.render")
 async def render(request: Departed, run: object) -> None: ...
+
+
+@flights.event("flight.step1", version=1)
+class Step1(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step2", version=1)
+class Step2(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step3", version=1)
+class Step3(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step4", version=1)
+class Step4(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step5", version=1)
+class Step5(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step6", version=1)
+class Step6(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step7", version=1)
+class Step7(BaseModel):
+    """A step."""
+
+
+@flights.event("flight.step8", version=1)
+class Step8(BaseModel):
+    """A step."""
+
+
+@consumer(Step1, name="steps.1")
+async def take1(event: Step1, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, name="steps.2")
+async def take2(event: Step1 | Step2, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, name="steps.3")
+async def take3(event: Step1 | Step2 | Step3, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, name="steps.4")
+async def take4(event: Step1 | Step2 | Step3 | Step4, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, Step5, name="steps.5")
+async def take5(event: Step1 | Step2 | Step3 | Step4 | Step5, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, Step5, Step6, name="steps.6")
+async def take6(event: Step1 | Step2 | Step3 | Step4 | Step5 | Step6, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, Step5, Step6, Step7, name="steps.7")
+async def take7(event: Step1 | Step2 | Step3 | Step4 | Step5 | Step6 | Step7, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, Step5, Step6, Step7, Step8, name="steps.8")
+async def take8(event: Step1 | Step2 | Step3 | Step4 | Step5 | Step6 | Step7 | Step8, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, name="whole")
+async def whole(event: Step1, delivery: Delivery[Any]) -> None:
+    await within(delivery.tx).publish(Step1())
+
+
+@consumer(Step1, name="own")
+async def own(event: Step1, delivery: Delivery) -> None:
+    await within(delivery.tx).publish(Step1())
+    await delivery.tx.execute("SELECT 1")
+
+
+@consumer(Step1, Step2, name="fewer")  # E: arg-type
+async def fewer(event: Step1, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, Step2, Step3, Step4, Step5, Step6, Step7, Step8, name="fewer.of.eight")  # E: arg-type
+async def fewer_of_eight(event: Step1 | Step2 | Step3 | Step4 | Step5 | Step6 | Step7, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, name="another")  # E: arg-type
+async def another(event: Step2, delivery: Delivery) -> None: ...
+
+
+@consumer(Step1, name="elsewhere")  # E: arg-type
+async def elsewhere(event: Step1, delivery: Delivery[int]) -> None: ...
+
+
+@consumer(Step1, name="returns")  # E: arg-type
+async def returns(event: Step1, delivery: Delivery) -> int:
+    return 1
+
+
+@consumer(Step1, name="alone")  # E: arg-type
+async def alone(event: Step1) -> None: ...
 
 
 async def allowed(connection: asyncpg.Connection[asyncpg.Record], pool: asyncpg.Pool[asyncpg.Record]) -> None:
@@ -42,6 +150,10 @@ async def refused(connection: asyncpg.Connection[asyncpg.Record], pool: asyncpg.
     within(connection).publish(Departed(number=1))  # E: unused-coroutine
     within(connection).publish_many([Departed(number=1)])  # E: unused-coroutine
     within(pool)  # E: arg-type
+    consumer(name="nothing")  # E: call-overload
+    consumer(Step1)  # E: call-overload
+    consumer("steps", name="text")  # E: call-overload
+    consumer(Step1, name="no.form", on=pool)  # E: call-overload
     within("postgresql://")  # E: arg-type
     await within(connection).publish(Departed(number=1), "key")  # E: call-arg
     await within(connection).publish(Departed(number=1), sequence="1")  # E: arg-type

@@ -6,12 +6,12 @@ from datetime import date
 from typing import Any, assert_type
 from uuid import UUID
 
-import psycopg  # noqa: TC002 - a line for the type checker
+import psycopg
 from psycopg_pool import ConnectionPool  # noqa: TC002 - a line for the type checker
 from pydantic import BaseModel
 
-from postroad import Producer, job
-from postroad.psycopg import AsyncWithin, Enqueue, Enqueued, Publish, Within, within
+from postroad import Delivery, Producer, Run, consumer, job
+from postroad.psycopg import AsyncConnections, AsyncWithin, Enqueue, Enqueued, Publish, Within, within
 
 flights = Producer("typed")
 
@@ -25,6 +25,38 @@ class Landed(BaseModel):
 
 @job("reports.render")
 def render(request: Landed, run: object) -> None: ...
+
+
+@consumer(Landed, name="one")
+def one(event: Landed, delivery: Delivery[psycopg.Connection]) -> None:
+    within(delivery.tx).publish(Landed(number=1))
+
+
+@consumer(Landed, name="two", on=AsyncConnections())
+async def two(event: Landed, delivery: Delivery[psycopg.AsyncConnection]) -> None:
+    assert_type(await within(delivery.tx).publish(Landed(number=1)), UUID)
+
+
+@job("reports.print", on=AsyncConnections())
+async def print_it(request: Landed, run: Run[psycopg.AsyncConnection]) -> None:
+    async with run.transaction() as connection:
+        assert_type(connection, psycopg.AsyncConnection)
+
+
+@consumer(Landed, name="three", on=AsyncConnections())  # E: arg-type
+async def three(event: Landed, delivery: Delivery[psycopg.Connection]) -> None: ...
+
+
+@consumer(Landed, name="four")  # E: arg-type
+def four(event: Landed, delivery: Delivery[psycopg.AsyncConnection]) -> None: ...
+
+
+@consumer(Landed, name="five")  # E: arg-type
+def five(event: int, delivery: Delivery[psycopg.Connection]) -> None: ...
+
+
+@job("reports.elsewhere", on=AsyncConnections())  # E: arg-type
+async def elsewhere(request: Landed, run: Run[psycopg.Connection]) -> None: ...
 
 
 def blocking(

@@ -213,7 +213,7 @@ async def stuck(here, sql, monkeypatch):
     """A job ignores its time limit; its row is tried again in its slot, and then it goes on and writes."""
     monkeypatch.setattr(attempt, "LET_GO", seconds(0.1))
     go_on, ended, wrote = asyncio.Event(), asyncio.Event(), []
-    await sql.execute("CREATE TABLE effect (number int); GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number int); GRANT ALL ON made TO pr_runtime")
 
     @job("j", concurrency=1, max_runtime=seconds(1), retry=QUICKLY)
     async def work(_request: Number, run: Run) -> None:
@@ -224,7 +224,7 @@ async def stuck(here, sql, monkeypatch):
                 continue
         try:
             async with run.transaction() as tx:
-                await tx.execute("INSERT INTO postroad.effect VALUES ($1)", run.attempt)
+                await tx.execute("INSERT INTO postroad.made VALUES ($1)", run.attempt)
             wrote.append(run.attempt)
         finally:
             if run.attempt == 1:
@@ -238,7 +238,7 @@ async def stuck(here, sql, monkeypatch):
             go_on.set()
         await ended.wait()
         await here.heard.wait(WorkSettled, 2)
-    return [row["number"] for row in await sql.fetch("SELECT number FROM effect ORDER BY 1")]
+    return [row["number"] for row in await sql.fetch("SELECT number FROM made ORDER BY 1")]
 
 
 async def test_a_job_that_ignores_cancellation_is_reported_stuck_its_slot_reopened_its_late_result_fenced(
@@ -264,7 +264,7 @@ async def test_sabotage_without_giving_up_a_stuck_job_keeps_its_slot_for_ever(he
 
 @pytest.fixture
 async def threads(here, runtime_url, sql):
-    await sql.execute("CREATE TABLE effect (number int); GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number int); GRANT ALL ON made TO pr_runtime")
     yield PsycopgTransactions(runtime_url, here.owner, size=2, name="j")
     await here.owner.join(within=seconds(2))
 
@@ -277,18 +277,18 @@ async def test_a_def_job_has_transactions_of_its_own_on_a_thread(here, sql, thre
         seen.append((threading.current_thread() is threading.main_thread(), run.correlation_id))
         run.progress(0.5)
         with run.transaction() as tx:
-            tx.execute("INSERT INTO postroad.effect VALUES (%s)", (request.number,))
+            tx.execute("INSERT INTO postroad.made VALUES (%s)", (request.number,))
         with suppress(ZeroDivisionError), run.transaction() as tx:
-            tx.execute("INSERT INTO postroad.effect VALUES (%s)", (request.number + 50,))
+            tx.execute("INSERT INTO postroad.made VALUES (%s)", (request.number + 50,))
             raise ZeroDivisionError
         with run.transaction(finish=True) as tx:
-            tx.execute("INSERT INTO postroad.effect VALUES (%s)", (request.number + 100,))
+            tx.execute("INSERT INTO postroad.made VALUES (%s)", (request.number + 100,))
 
     await enqueue(sql, "j", *numbers(3))
     async with working(here, queues(here, work, transactions=lambda _: threads)):
         await until_empty(sql)
     assert [on_main for on_main, _ in seen] == [False] * 3
-    assert [row["number"] for row in await sql.fetch("SELECT number FROM effect ORDER BY 1")] == [
+    assert [row["number"] for row in await sql.fetch("SELECT number FROM made ORDER BY 1")] == [
         0, 1, 2, 100, 101, 102
     ]  # fmt: skip
 
@@ -303,7 +303,7 @@ async def test_a_thread_that_does_not_end_is_left_and_what_it_still_commits_chan
             go_on.wait(20)
         try:
             with run.transaction() as tx:
-                tx.execute("INSERT INTO postroad.effect VALUES (%s)", (run.attempt,))
+                tx.execute("INSERT INTO postroad.made VALUES (%s)", (run.attempt,))
         except Exception as error:
             errors.append(type(error).__name__)
             raise
@@ -315,7 +315,7 @@ async def test_a_thread_that_does_not_end_is_left_and_what_it_still_commits_chan
         async with asyncio.timeout(10):
             while threads.stuck or not errors:  # noqa: ASYNC110 - a thread tells
                 await asyncio.sleep(0.01)
-    assert [row["number"] for row in await sql.fetch("SELECT number FROM effect")] == [2]
+    assert [row["number"] for row in await sql.fetch("SELECT number FROM made")] == [2]
     assert len(errors) == 1
     assert [signal.error_type for signal in here.heard.of(TaskFailed)] == ["Stuck"]
 

@@ -40,7 +40,7 @@ QUICKLY = Backoff(first=seconds(0.02), most=seconds(0.05), attempts=3)
 
 @pytest.fixture
 async def effects(sql):
-    await sql.execute("CREATE TABLE effect (number int); GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number int); GRANT ALL ON made TO pr_runtime")
     return sql
 
 
@@ -327,14 +327,14 @@ async def test_what_a_transaction_writes_stays_and_finish_ends_the_job_with_it(h
     @job("j", retry=QUICKLY)
     async def work(request: Number, run: Run) -> None:
         async with run.transaction() as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1)", request.number)
+            await tx.execute("INSERT INTO postroad.made VALUES ($1)", request.number)
         async with run.transaction(finish=True) as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1)", request.number + 100)
+            await tx.execute("INSERT INTO postroad.made VALUES ($1)", request.number + 100)
 
     await enqueue(effects, "j", *numbers(5))
     async with working(here, queues(here, work)):
         await until_empty(effects)
-    assert [row["number"] for row in await effects.fetch("SELECT number FROM effect ORDER BY 1")] == [
+    assert [row["number"] for row in await effects.fetch("SELECT number FROM made ORDER BY 1")] == [
         *range(5), *range(100, 105)
     ]  # fmt: skip
     assert await outcomes(effects) == [("handled", None, 1)] * 5
@@ -371,7 +371,7 @@ async def taken_away(here, sql):
         if opened.is_set():
             return
         async with run.transaction(finish=request.number == 1) as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1)", request.number)
+            await tx.execute("INSERT INTO postroad.made VALUES ($1)", request.number)
             opened.set()
             await taken.wait()
 
@@ -386,7 +386,7 @@ async def taken_away(here, sql):
             taken.set()
             await here.heard.wait(WorkSettled, number + 1)
         await sql.execute("DELETE FROM work")
-        left.append(await sql.fetchval("SELECT count(*) FROM effect"))
+        left.append(await sql.fetchval("SELECT count(*) FROM made"))
     return left
 
 

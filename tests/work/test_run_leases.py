@@ -34,8 +34,8 @@ def leases_of(process) -> Leases:
 
 @pytest.fixture
 async def effects(sql):
-    await sql.execute("CREATE TABLE effect (number integer, token bigint)")
-    await sql.execute("GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number integer, token bigint)")
+    await sql.execute("GRANT ALL ON made TO pr_runtime")
     return sql
 
 
@@ -49,7 +49,7 @@ async def test_runs_that_want_one_name_take_turns(here, there, effects):
             inside += 1
             most = max(most, inside)
             async with run.transaction(finish=True) as tx:
-                await tx.execute("INSERT INTO postroad.effect VALUES ($1, $2)", request.number, lease.token)
+                await tx.execute("INSERT INTO postroad.made VALUES ($1, $2)", request.number, lease.token)
             inside -= 1
 
     await enqueue(effects, "exclusive", *numbers(12))
@@ -58,7 +58,7 @@ async def test_runs_that_want_one_name_take_turns(here, there, effects):
         working(there, queues(there, work, leases=leases_of(there))),
     ):
         await until_empty(effects)
-    rows = await effects.fetch("SELECT number, token FROM effect ORDER BY token")
+    rows = await effects.fetch("SELECT number, token FROM made ORDER BY token")
     assert sorted(row["number"] for row in rows) == list(range(12))
     assert len({row["token"] for row in rows}) == 12
     assert most == 1
@@ -125,13 +125,13 @@ async def fenced_within_a_run(here, effects, runtime_url):
             return
         tried.append(run)
         async with run.lease("reports"), run.transaction() as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1, 0)", request.number)
+            await tx.execute("INSERT INTO postroad.made VALUES ($1, 0)", request.number)
             await fence(settings, "reports", by="ada", reason="test")
 
     await enqueue(effects, "j", *numbers(1))
     async with working(here, queues(here, work, leases=leases_of(here))):
         await until_empty(effects)
-    return [row["number"] for row in await effects.fetch("SELECT number FROM effect")]
+    return [row["number"] for row in await effects.fetch("SELECT number FROM made")]
 
 
 async def test_a_fenced_lease_refuses_the_runs_commit(here, effects, runtime_url):
@@ -179,7 +179,7 @@ async def test_a_def_job_holds_leases_on_its_thread(here, effects, runtime_url):
             return
         try:
             with run.lease("reports", ttl=seconds(1)) as lease, run.transaction() as tx:
-                tx.execute("INSERT INTO postroad.effect VALUES (%s, %s)", (request.number, lease.token))
+                tx.execute("INSERT INTO postroad.made VALUES (%s, %s)", (request.number, lease.token))
                 told.set()
                 tx.execute("SELECT pg_sleep(30)")
         except LeaseLost as error:
@@ -192,7 +192,7 @@ async def test_a_def_job_holds_leases_on_its_thread(here, effects, runtime_url):
         await fence(settings, "reports", by="ada", reason="test")
         await until_empty(effects)
     assert ends == ["PR401"]
-    assert await effects.fetchval("SELECT count(*) FROM effect") == 0
+    assert await effects.fetchval("SELECT count(*) FROM made") == 0
 
 
 async def test_a_run_locks_for_a_short_while(here, sql):

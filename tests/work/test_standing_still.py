@@ -139,8 +139,8 @@ async def test_a_process_that_recovers_another_gives_that_up(here, sql, stopped,
 @pytest.mark.parametrize("finish", [False, True])
 async def test_an_attempt_whose_commit_came_too_late_is_not_charged(here, sql, monkeypatch, finish):
     idling(monkeypatch, "300ms")
-    await sql.execute("CREATE TABLE effect (number integer)")
-    await sql.execute("GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number integer)")
+    await sql.execute("GRANT ALL ON made TO pr_runtime")
     tries = []
     driven = AsyncpgUnit.drive
 
@@ -156,14 +156,14 @@ async def test_an_attempt_whose_commit_came_too_late_is_not_charged(here, sql, m
     @job("j", retry=Backoff(first=seconds(0.05), most=seconds(0.05), attempts=1))
     async def work(request: Number, run: Run) -> None:
         async with run.transaction(finish=finish) as tx:
-            await tx.execute("INSERT INTO postroad.effect VALUES ($1)", request.number)
+            await tx.execute("INSERT INTO postroad.made VALUES ($1)", request.number)
 
     [row] = await enqueue(sql, "j", *numbers(1))
     transactions = AsyncpgTransactions(here.manager)
     async with working(here, queues(here, work, transactions=lambda _: transactions)):
         await until_empty(sql)
     assert len(tries) == 2
-    assert await sql.fetchval("SELECT count(*) FROM effect") == 1
+    assert await sql.fetchval("SELECT count(*) FROM made") == 1
     assert await sql.fetchrow("SELECT outcome, attempt FROM finished WHERE id = $1", row) == ("handled", 1)
 
 

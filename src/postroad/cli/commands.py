@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from postroad.cli import adopt, audit, catalog, doctor, grants, jobs, lease, quarantine, queue, run, schema, topology, work
+from postroad.cli import (
+    adopt,
+    audit,
+    catalog,
+    doctor,
+    effects,
+    grants,
+    jobs,
+    lease,
+    quarantine,
+    queue,
+    run,
+    schema,
+    topology,
+    work,
+)
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -53,6 +68,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
+    app.add_typer(effects.app, name="effects")
     app.add_typer(jobs.app, name="jobs")
     _add_demo(app, arguments)
     return app

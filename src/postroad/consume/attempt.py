@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from postroad.leases import Leases
     from postroad.signals import Signals
     from postroad.sql.drive import Transactions
+    from postroad.sql.manager import Manager
     from postroad.work.use import Resources
 
 
@@ -51,6 +54,7 @@ class End(StrEnum):
     DROPPED = "dropped"
     DELAYED = "delayed"
     QUARANTINED = "quarantined"
+    TAKEN = "taken"  # written to `work`, where its effects run
     BUSY = "busy"  # another process has the message open: try again in a moment, uncharged
     AWAY = "away"  # our database is: give back, pause, uncharged
     INTERRUPTED = "interrupted"  # give back, uncharged
@@ -63,6 +67,7 @@ RESULTS: Final = {
     End.DROPPED: DeliveryResult.DROP,
     End.DELAYED: DeliveryResult.RETRY,
     End.QUARANTINED: DeliveryResult.QUARANTINE,
+    End.TAKEN: DeliveryResult.TAKEN,
 }
 """What the signals call the outcome; anything else was given back."""
 
@@ -115,16 +120,19 @@ class Attempts:
         self, consumer: Consumer[Any], *, transactions: Transactions[Any], schema: str, resources: Resources,
         signals: Signals, clock: Clock, chance: Callable[[], float], custody: Transactions[Any] | None = None,
         alone: Alone | None = None, process: UUID | None = None, leases: Leases | None = None,
+        manager: Manager | None = None,
     ) -> None:  # fmt: skip
         """Handle for `consumer`; `chance` gives random numbers in [0, 1) for the jitter of retries.
 
         What failed is kept in transactions of `custody`, where no handler can hold them up (default `transactions`).
-        `process` is what starts are noted under: new for each run of the process. `leases` are for handlers.
+        `process` is what starts are noted under: new for each run of the process. `leases` are for handlers, and
+        `manager` is what the runs of a consumer with effects stand on.
         """
         self.consumer = consumer
         self.transactions = transactions
         self._custody = custody or transactions
         self.schema = schema
+        self._manager = manager
         self.signals = signals
         self.clock = clock
         self.chance = chance
@@ -162,7 +170,7 @@ class Attempts:
             return await self._run(arrival)
 
     async def _run(self, arrival: Arrival) -> Outcome:
-        run = (ThreadRun if self.consumer.threaded else HandlerRun)(self.around, arrival)
+        run = self._made(arrival)
         try:
             return await self._handle(run)
         except LeaseLost as error:
@@ -174,6 +182,15 @@ class Attempts:
             return await self._fail(run, error)
         finally:
             run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
+
+    def _made(self, arrival: Arrival) -> HandlerRun:
+        return (ThreadRun if self.consumer.threaded else HandlerRun)(self.around, arrival)
+
+    @asynccontextmanager
+    async def turn(self, arrival: Arrival) -> AsyncIterator[None]:
+        """Wait until a row of `work` may run, and keep its key's lane and a seat for the block."""
+        async with self.lanes.hold(arrival.lane), self.seats:
+            yield
 
     async def _suspected(self, arrival: Arrival) -> Outcome:
         """Run what may have killed a process before: beside others, then alone, then not at all."""

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
@@ -16,7 +15,6 @@ from postroad.consume.delivery import Delivery
 from postroad.errors import PostroadError, UsageError
 from postroad.events.cause import Cause, cause
 from postroad.signals.catalog import HandlerStarted
-from postroad.sql import drive_sync
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from postroad.consume.pipeline import Passage
     from postroad.leases import AsyncLease, Leases, SyncLease
     from postroad.signals import Signals
-    from postroad.sql.drive import Unit
+    from postroad.sql.drive import ThreadUnit, Unit
     from postroad.work.limit import TimeLimit
     from postroad.work.use import Resources
 
@@ -88,16 +86,13 @@ class HandlerRun:
     async def __call__(self) -> None:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         around, arrival = self._around, self.arrival
-        consumer = around.consumer
         began = around.clock.monotonic()
         self._deadline = began + around.limit.seconds + _LET_GO_SECONDS
         around.running.add(self)
         around.tell_started(arrival)
-        delivery = self._delivery()
         try:
-            with cause(Cause(delivery.correlation_id, delivery.id)):
-                handling: Any = consumer.function(arrival.event, delivery)
-                await around.limit.within(handling, told=self, task=self.task)
+            with cause(self._origin()):
+                await around.limit.within(self._begun(), told=self, task=self.task)
         except BaseException as error:
             self.lost = self.unit is not None and self.unit.lost
             self.error = self._translated(error)
@@ -108,6 +103,13 @@ class HandlerRun:
             around.running.discard(self)
             self.seconds = around.clock.monotonic() - began
             around.gears.took(self.seconds)
+
+    async def _begun(self) -> None:
+        """Lend the author's function what it writes with, and run it."""
+        assert self.unit is not None
+        async with self.unit.lent() as tx:
+            handling: Any = self._around.consumer.function(self.arrival.event, self._delivery(tx))
+            await handling
 
     def overdue(self, now: float) -> bool:
         """Whether it goes on although it was told to stop a while ago."""
@@ -128,13 +130,12 @@ class HandlerRun:
             return RuntimeError("something that the handler awaited was cancelled")
         return error
 
-    def _delivery(self) -> Delivery[Any]:
-        arrival, envelope, unit = self.arrival, self.arrival.envelope, self.unit
+    def _delivery(self, tx: Any) -> Delivery[Any]:
+        arrival, envelope = self.arrival, self.arrival.envelope
         assert envelope is not None
-        assert unit is not None
         assert arrival.message_key is not None
         return Delivery(
-            tx=unit.tx, consumer=self._around.consumer.name, id=envelope.id, source=envelope.source,
+            tx=tx, consumer=self._around.consumer.name, id=envelope.id, source=envelope.source,
             type=envelope.type, version=envelope.version, key=envelope.key, sequence=envelope.sequence,
             occurred_at=envelope.time, recorded_at=envelope.recorded,
             correlation_id=envelope.correlation_id or envelope.id, causation_id=envelope.causation_id,
@@ -150,13 +151,9 @@ class HandlerRun:
 
     def lease_sync(self, name: str, *, ttl: timedelta, wait: timedelta | None) -> AbstractContextManager[SyncLease]:
         """See `Delivery.lease_sync`."""
-        from postroad.sql.psycopg import PsycopgHand  # An extra, which a consumer on threads has.
-
-        leases, unit = self._leases(), self.unit
-        assert unit is not None
-        within = partial(drive_sync, hand=PsycopgHand(unit.tx))
+        leases, unit = self._leases(), cast("ThreadUnit[Any]", self.unit)
         return leases.hold_sync(
-            name, ttl=ttl, wait=wait, max_runtime=self._longest(), within=within, cut=unit.terminate
+            name, ttl=ttl, wait=wait, max_runtime=self._longest(), within=unit.drive_here, cut=unit.terminate
         )
 
     def _leases(self) -> Leases:
@@ -167,6 +164,12 @@ class HandlerRun:
     def _longest(self) -> timedelta:
         """Somewhat longer than the handler may take, so that one that hangs does not hold a name for ever."""
         return self._around.consumer.max_runtime + LET_GO * 2
+
+    def _origin(self) -> Cause:
+        """What its publishes and jobs are caused by."""
+        envelope = self.arrival.envelope
+        assert envelope is not None
+        return Cause(correlation=envelope.correlation_id or envelope.id, causation=envelope.id)
 
 
 class ThreadRun(HandlerRun):
@@ -212,9 +215,8 @@ class ThreadRun(HandlerRun):
         around.tell_started(arrival)
         self._soon(self._arm)
         try:
-            delivery = self._delivery()
-            with cause(Cause(delivery.correlation_id, delivery.id)):
-                return around.consumer.function(arrival.event, delivery)
+            with cause(self._origin()), cast("ThreadUnit[Any]", self.unit).lent_here() as tx:
+                return around.consumer.function(arrival.event, self._delivery(tx))
         except BaseException as error:
             stops = not isinstance(error, Exception)  # What would stop a loop ends this attempt alone.
             failure = RuntimeError(f"the handler raised {type(error).__name__}") if stops else error

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from postroad.work.store import ClaimedRow
 
 STALE: Final = "stale sequence"
+ENTRUSTED: Final = Verdict(
+    failure=FailureClass.SUCCESS, code="", reason="taken from the transport", error_type="", fingerprint=""
+)
+"""What the history of a row begins with that holds a first delivery."""
 
 
 class Passage(StrEnum):
@@ -71,6 +75,40 @@ def passed(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Call
     return Passage.HANDLED
 
 
+def entrusted(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[Passage]:
+    """Write a first delivery to `work`, due at once, where its consumer's effects run; its mark is that row's.
+
+    Raises:
+        ContractError: PR510, it may have been handled before its consumer's marks of that time expired; roll back.
+    """
+    found = yield from _claimed(schema, consumer, arrival, mark=Mark.DELAYED, reason=None)
+    if found is not None:
+        return found
+    if arrival.aged:
+        yield from _within_window(schema, consumer, arrival)
+    yield from work.delay(
+        schema, queue=consumer.name, key=str(arrival.message_key), wire=arrival.wire, verdict=ENTRUSTED, attempt=0,
+        run_in=timedelta(0),
+    )  # fmt: skip
+    yield from _answered(schema, consumer, arrival)
+    return Passage.KEPT
+
+
+def still_open(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[Passage | None]:
+    """Whether a row of `work` is to run at all; how far it came where it is not: its event was handled before.
+
+    Raises:
+        LeaseLost: the row is another worker's by now; roll back.
+    """
+    return (yield from _claimed(schema, consumer, arrival, mark=Mark.DELAYED, reason=None))
+
+
+def outcome(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipeline[None]:
+    """Mark the event of a row of `work` as handled; commit it with the end of the row, whose owner alone may."""
+    assert arrival.message_key is not None
+    yield from inbox.amend(schema, consumer.name, arrival.message_key, mark=Mark.HANDLED, reason=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What becomes of a message that was not handled: its mark, why, and when it is tried again."""
@@ -78,6 +116,7 @@ class Plan:
     mark: Mark
     verdict: Verdict
     run_in: timedelta = timedelta(0)
+    charged: bool = True
 
 
 def planned(consumer: Consumer[Any], arrival: Arrival, verdict: Verdict, *, chance: float) -> Plan | None:
@@ -89,6 +128,9 @@ def planned(consumer: Consumer[Any], arrival: Arrival, verdict: Verdict, *, chan
     match verdict.failure:
         case FailureClass.DROP:
             return Plan(mark=Mark.DROPPED, verdict=verdict)
+        case FailureClass.OUTCOME_UNKNOWN if verdict.retry_after is not None and arrival.row is not None:
+            # The ledger of effects looks it up meanwhile.
+            return Plan(mark=Mark.DELAYED, verdict=verdict, run_in=verdict.retry_after, charged=False)
         case FailureClass.QUARANTINE | FailureClass.OUTCOME_UNKNOWN:
             return Plan(mark=Mark.QUARANTINED, verdict=verdict)
         case FailureClass.TRANSIENT:
@@ -148,7 +190,8 @@ def _put_away(schema: str, consumer: Consumer[Any], arrival: Arrival, plan: Plan
     if plan.mark is Mark.DROPPED:
         yield from _finished(schema, arrival, outcome="dropped", reason=_noted(plan))
     elif arrival.row is not None:
-        yield from _kept_again(schema, arrival.row, plan, attempt=arrival.attempt)
+        attempt = arrival.attempt if plan.charged else arrival.row.attempt
+        yield from _kept_again(schema, arrival.row, plan, attempt=attempt)
     else:
         yield from _kept_first(schema, consumer, arrival, plan)
 

@@ -42,7 +42,7 @@ class Retries:
         arrival = identified(self._attempts.consumer, self._arrival(row))
         began, given_back = self._clock.monotonic(), True
         try:
-            async with self._attempts.lanes.hold(arrival.lane), self._attempts.seats:
+            async with self._attempts.turn(arrival):
                 outcome = await self._attempts.settle(arrival)
             given_back = outcome.end not in RESULTS
         finally:

@@ -26,6 +26,7 @@ from postroad.runtime.wires import Wires
 
 if TYPE_CHECKING:
     from postroad.clock import Clock
+    from postroad.effects import Effect
     from postroad.events import Producer
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
@@ -51,6 +52,7 @@ class App(Doors):
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
         jobs: Iterable[Callable[..., Any]] = (),
+        effects: Iterable[Effect[Any]] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -60,7 +62,8 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`. `lifespan` is an async generator function that yields one live object, several
+        `consumer`, `jobs` with `job`. `effects` are those that its jobs call once; those of its consumers
+        it knows. `lifespan` is an async generator function that yields one live object, several
         (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
         ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
         when it starts.
@@ -69,7 +72,7 @@ class App(Doors):
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, effects=effects
         )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)

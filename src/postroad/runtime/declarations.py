@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.consume import consumer_of
+from postroad.effects import Effect
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
 from postroad.runtime.settings import is_postgres
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED: Final = frozenset(
-    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers"}
+    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers", "effects"}
 )
 _ARGUMENTS: Final = 2
 
@@ -41,11 +42,13 @@ class Declarations:
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
     jobs: tuple[Job[Any], ...] = ()
+    effects: tuple[Effect[Any], ...] = ()
+    """Those that the App names, and those of its consumers."""
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
-        jobs: Iterable[Callable[..., Any]] = (),
+        jobs: Iterable[Callable[..., Any]] = (), effects: Iterable[object] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -56,13 +59,17 @@ class Declarations:
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
         work, idle = _jobs(jobs)
-        doubles = [*_doubles(producers, found), *_double_jobs(work)]
-        problems += [*wrong, *undeclared, *idle, *doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
+        acts, strange = _effects(effects, found)
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *_double_effects(acts)]
+        problems += [*wrong, *undeclared, *idle, *strange]
+        problems += [*doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
         problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
-        return cls(name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work))
+        return cls(
+            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), effects=tuple(acts)
+        )  # fmt: skip
 
     @property
     def handled(self) -> tuple[Consumer[Any] | Job[Any], ...]:
@@ -169,6 +176,20 @@ def _jobs(functions: Iterable[Callable[..., Any]]) -> tuple[list[Job[Any]], list
         except UsageError as error:
             problems.append(error.message)
     return found, problems
+
+
+def _effects(given: Iterable[object], consumers: Sequence[Consumer[Any]]) -> tuple[list[Effect[Any]], list[str]]:
+    """The effects that are named anywhere, each once."""
+    listed, problems = _listed("effects", given, of="effects")
+    strangers = dict.fromkeys(type(item).__name__ for item in listed if not isinstance(item, Effect))
+    problems += [f"effects holds {name}, not an effect" for name in strangers]
+    named = [item for item in listed if isinstance(item, Effect)]
+    return [*dict.fromkeys([*named, *(one for consumer in consumers for one in consumer.effects)])], problems
+
+
+def _double_effects(effects: Sequence[Effect[Any]]) -> list[str]:
+    counts = Counter(effect.name for effect in effects)
+    return [f"effect {name!r} is declared twice; rename one" for name, count in counts.items() if count > 1]
 
 
 def _double_jobs(jobs: Sequence[Job[Any]]) -> list[str]:

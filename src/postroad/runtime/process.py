@@ -17,7 +17,7 @@ from postroad.retry import full_jitter
 from postroad.runtime.executor import PREFIX, LoopFactory, Tasks, safe_reason, stray_handler
 from postroad.runtime.health import BEAT_SECONDS, Health, Pulse, Vitals
 from postroad.runtime.operations import blamed, refuse_pooler
-from postroad.runtime.resources import Lifespan, Resources, living
+from postroad.runtime.resources import Lifespan, living
 from postroad.runtime.shutdown import LET_GO, Tally, Told, close_ground, receipt, wind_down
 from postroad.runtime.strays import Notes, in_words
 from postroad.runtime.supervisor import Supervisor, Tier
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from postroad.runtime.settings import Settings
 
 T = TypeVar("T")
+_LAST = frozenset({"effects"})  # Work that comes to its end still writes down what its effects came to.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Ground:
     signals: Signals
     clock: Clock
     chance: Callable[[], float]
-    resources: Resources
+    resources: Callable[[type[Any]], Any]
     database: Database | None
     transport: Transport | None
 
@@ -227,7 +228,8 @@ class Process:
             chance=self.chance, resources=resources, database=database, transport=road,
         )  # fmt: skip
         for service, essential in self._wiring.services(ground):
-            self._supervisor.start(service, essential=essential and not self._embedded)
+            tier = Tier.GROUND if service.name in _LAST else Tier.WORK
+            self._supervisor.start(service, tier=tier, essential=essential and not self._embedded)
         self._started = True
 
     async def database(self) -> Database:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from postroad.consume import inbox, starts
+from postroad.effects import store as effects
 from postroad.leases import prune
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -85,6 +86,7 @@ class Upkeep:
         before = self.now - self.remember
         expired = await self._expire_marks(before) if marks else 0
         leases = await drive(self._prune(), self.hand)
+        await self._batches(lambda: effects.forget(self.schema, now=self.now))
         started = await self._batches(lambda: starts.expire(self.schema, now=self.now))
         return Maintained(
             made=made["made"], kept=made["kept"], busy=made["busy"],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from postroad.consume import Attempts, ConsumerService
+from postroad.consume import Attempts, ConsumerService, EntrustedAttempts
 from postroad.consume import collector as collectors
 from postroad.consume.alone import Alone
 from postroad.consume.collector import Collector
+from postroad.effects.ledger import WithLedger
 from postroad.events import Subscribers
 from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
@@ -19,7 +21,7 @@ from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.settings import Role, Settings, is_postgres
-from postroad.runtime.wires_work import claimer_of, pooled
+from postroad.runtime.wires_work import claimer_of, ledger_of, pooled, resolver
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from postroad.consume.consumer import Consumer
+    from postroad.effects.ledger import Ledger
     from postroad.owner import Readiness, Service
     from postroad.runtime.declarations import Background, Declarations
     from postroad.runtime.process import Database, Ground, Process, Road
@@ -85,7 +88,10 @@ class Wires:
 
         A ``def`` handler or job has a connection of its own; what failed in it is kept on one of these.
         """
-        handlers = sum(1 if each.threaded else each.concurrency + each.group for each in self._declared.consumers)
+        handlers = sum(
+            (1 if each.threaded else each.concurrency + each.group) + (each.concurrency if each.effects else 0)
+            for each in self._declared.consumers
+        )
         handling = handlers if settings.roles & {Role.CONSUME, Role.WORK} else 0
         handling += pooled(self._declared.queues) if Role.WORK in settings.roles else 0
         spare = _SPARE_CONNECTIONS + (_OF_TRANSPORT if is_postgres(settings.broker_url) else 0)
@@ -110,7 +116,7 @@ class Wires:
                 clock=ground.clock, chance=ground.chance,
             )  # fmt: skip
             services.append(self._bond)
-        if self._declared.handled and settings.roles & {Role.CONSUME, Role.WORK}:
+        if (self._declared.handled or self._declared.effects) and settings.roles & {Role.CONSUME, Role.WORK}:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
@@ -125,20 +131,21 @@ class Wires:
     def _consuming(self, ground: Ground, database: Database) -> list[Service]:
         """A claimer for all retries and jobs, and a service per consumer that shares its key lanes with them."""
         roles = ground.settings.roles
-        own, alone = AsyncpgTransactions(database.manager), Alone()
+        own, alone, ledger = AsyncpgTransactions(database.manager), Alone(), self._ledger(ground)
+        if ledger is not None:
+            ground = replace(ground, resources=WithLedger(ground.resources, ledger))
         self._attempts = [
-            Attempts(
-                consumer, transactions=consumer.on or (_threaded(consumer, ground) if consumer.threaded else own),
-                custody=own if consumer.on is None else None, schema=ground.settings.schema,
+            (EntrustedAttempts if consumer.effects else Attempts)(
+                consumer, transactions=_transactions(consumer, ground, own), custody=own, schema=ground.settings.schema,
                 resources=ground.resources, signals=ground.signals, clock=ground.clock, chance=ground.chance,
-                alone=alone, process=ground.holder, leases=database.leases,
+                alone=alone, process=ground.holder, leases=database.leases, manager=database.manager,
             )
             for consumer in self._declared.consumers
         ]  # fmt: skip
         deliveries = delivery_handlers(ground, self._attempts, database.manager)
         work = self._declared.queues if Role.WORK in roles else None
         claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries, times=self._times)
-        services: list[Service] = []
+        services: list[Service] = [] if ledger is None else [resolver(ground, ledger)]
         if claimer is not None:
             services.append(self._gated(ground, claimer.name, lambda: claimer))
             services += attached(ground, claimer, deliveries, database.manager)
@@ -157,6 +164,11 @@ class Wires:
                 if one.queue is None  # Where another's queue sends its dead letters is its owner's business.
             ]
         return services
+
+    def _ledger(self, ground: Ground) -> Ledger | None:
+        """Where work is done that has effects; taking deliveries needs none."""
+        wanted = self._declared.effects and Role.WORK in ground.settings.roles
+        return ledger_of(ground, self._declared.effects) if wanted else None
 
     def _gated(self, ground: Ground, name: str, make: Callable[[], Service]) -> Service:
         """What `make` makes, behind the bond; where there is no broker there is nothing to be bound to."""
@@ -201,11 +213,15 @@ class Wires:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
 
 
-def _threaded(consumer: Consumer[Any], ground: Ground) -> Transactions[Any]:
-    """Threads and psycopg connections of its own, one for each handler that may run at once."""
+def _transactions(consumer: Consumer[Any], ground: Ground, own: AsyncpgTransactions) -> Transactions[Any]:
+    """What `on` says, one for each handler or group that may run at once; else the pool, or threads with psycopg."""
+    url, size = ground.settings.database_url, consumer.concurrency + consumer.group
+    if consumer.on is not None:
+        return consumer.on.transactions(url, ground.tasks, size=size, name=consumer.name)
+    if not consumer.threaded:
+        return own
     from postroad.sql.threaded import PsycopgTransactions
 
-    url, size = ground.settings.database_url, consumer.concurrency
     return PsycopgTransactions(url, ground.tasks, size=size, name=consumer.name)
 
 

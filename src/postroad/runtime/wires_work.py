@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroad.consume import Retries
+from postroad.effects.ledger import Ledger
+from postroad.effects.resolver import Resolver
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.work.claimer import Claimer
 from postroad.work.completion import Completions
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from postroad.consume import Attempts
+    from postroad.effects import Effect
     from postroad.runtime.process import Database, Ground
     from postroad.work.job import Job
     from postroad.work.lane import Handler
@@ -57,6 +60,20 @@ def claimer_of(
     )  # fmt: skip
 
 
+def ledger_of(ground: Ground, effects: Sequence[Effect[Any]]) -> Ledger:
+    """The ledger of these effects, on connections of its own."""
+    settings = ground.settings
+    return Ledger(
+        settings.database_url, effects, schema=settings.schema, resources=ground.resources, owner=ground.tasks,
+        signals=ground.signals, clock=ground.clock,
+    )  # fmt: skip
+
+
+def resolver(ground: Ground, ledger: Ledger) -> Resolver:
+    """The service that looks up what nobody knows, and closes the ledger at the end."""
+    return Resolver(ledger, owner=ground.tasks, chance=ground.chance)
+
+
 def pooled(queues: Queues) -> int:
     """How many connections of the pool these queues use at most: one for each ``async def`` job that runs."""
     return sum(jobs[0].concurrency for jobs in queues.values() if not all(job.threaded for job in jobs))
@@ -80,4 +97,11 @@ def _transactions(
 
         url, size = ground.settings.database_url, _THREADS * queue.concurrency
         threads = PsycopgTransactions(url, ground.tasks, size=size, name=queue.queue)
-    return lambda job: job.on or (threads if job.threaded else own)
+    return lambda job: (
+        (threads if job.threaded else own)
+        if job.on is None
+        else job.on.transactions(
+            ground.settings.database_url, ground.tasks, name=queue.queue,
+            size=queue.concurrency * (_THREADS if job.threaded else 1),
+        )
+    )  # fmt: skip

@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     message = "metrics need prometheus_client; install `postroad[run]`"
     raise UsageError("PR108", message) from error
 
+from postroad.signals.effect_metrics import EffectMetrics
 from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
 
@@ -84,7 +85,7 @@ class PrometheusSink:
             catalog.QuarantineState: self._quarantine,
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
-            **ExecutorMetrics(into, buckets=_LONG).hear,
+            **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
         }
 
     def __call__(self, signal: Signal) -> None:
@@ -251,7 +252,6 @@ class PrometheusSink:
         self._renewals = Counter(
             "postroad_worker_lease_renewals_total", "Renewals of leases by result.", ["queue", "result"], registry=into
         )
-
         self._stuck_threads = Gauge(
             "postroad_consumer_stuck_threads",
             "Threads of `def` handlers that go on after they were given up.",

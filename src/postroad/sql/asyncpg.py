@@ -10,7 +10,7 @@ import asyncpg
 from typing_extensions import override
 
 from postroad.errors import Unavailable
-from postroad.sql.drive import AsyncHand, Rows
+from postroad.sql.drive import BEGIN, COMMIT, ROLLBACK, AsyncHand, Block, Rows
 from postroad.sql.guard import check
 
 if TYPE_CHECKING:
@@ -184,3 +184,52 @@ class AsyncpgHand(AsyncHand):
             return ()
         rows: Any = await self.connection.fetch(statement.text, *statement.args)
         return cast("Rows", rows)  # A Record is read like a mapping; it is not registered as one.
+
+
+class AsyncpgBlock(Block):
+    """Implements `Block` on any asyncpg connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Of `connection`."""
+        self._connection = connection
+        self._hand = AsyncpgHand(connection)
+
+    @property
+    @override
+    def hand(self) -> AsyncpgHand:
+        """See `Block.hand`."""
+        return self._hand
+
+    @property
+    @override
+    def lost(self) -> bool:
+        """See `Block.lost`."""
+        return self._connection.is_closed()
+
+    @property
+    @override
+    def intact(self) -> bool:
+        """See `Block.intact`."""
+        return not self.lost and self._connection.is_in_transaction()
+
+    @override
+    async def begin(self) -> None:
+        """See `Block.begin`."""
+        await self._connection.execute(BEGIN.text)
+
+    @override
+    async def commit(self) -> None:
+        """See `Block.commit`."""
+        if await self._connection.execute(COMMIT.text) == ROLLBACK.text:
+            what = "an earlier error in the transaction was caught: it rolled back"
+            raise asyncpg.InFailedSQLTransactionError(what)
+
+    @override
+    async def rollback(self) -> None:
+        """See `Block.rollback`."""
+        await self._connection.execute(ROLLBACK.text)
+
+    @override
+    def terminate(self) -> None:
+        """See `Block.terminate`."""
+        self._connection.terminate()

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
+from postroad.clock import seconds
 from postroad.errors import UsageError
 from postroad.sql.statement import Call, Pipeline, Statement
+
+if TYPE_CHECKING:
+    from postroad.owner import Owner
 
 T = TypeVar("T")
 Tx_co = TypeVar("Tx_co", covariant=True)
 Rows = Sequence[Mapping[str, Any]]
+
+PATIENCE: Final = seconds(10)
+"""How long the begin or end of a transaction may take on a connection that is not of our pool."""
 
 
 class AsyncHand(Protocol):
@@ -85,9 +93,12 @@ def _perform_sync(step: Statement | Call, hand: SyncHand) -> Any:
 class Unit(Protocol[Tx_co]):
     """One open transaction: what the author's code gets, and the hand that runs our statements beside it."""
 
-    @property
-    def tx(self) -> Tx_co:
-        """What a handler gets as ``delivery.tx``: a connection or session of the author's driver."""
+    def lent(self) -> AbstractAsyncContextManager[Tx_co]:
+        """What one handler gets, for the block: the connection of a driver, or a session of its own on it.
+
+        Left well, the block first sends what a session still holds back. Left by an error it sends nothing; what was
+        sent is rolled back by whoever opened the transaction or a savepoint.
+        """
         ...
 
     @property
@@ -114,6 +125,56 @@ class Unit(Protocol[Tx_co]):
         ...
 
 
+class Block(Protocol):
+    """A READ COMMITTED transaction on a driver's own connection, begun and ended by plain statements.
+
+    The driver, and whatever stands above it, knows it as in autocommit, and so sends none of its own.
+    """
+
+    @property
+    def hand(self) -> AsyncHand:
+        """What runs our statements on it."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """See `Unit.lost`."""
+        ...
+
+    @property
+    def intact(self) -> bool:
+        """See `Unit.intact`."""
+        ...
+
+    async def begin(self) -> None:
+        """Begin."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit; raises where nothing was committed, since an error was caught that had failed the transaction."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    def terminate(self) -> None:
+        """See `Unit.terminate`."""
+        ...
+
+
+class ThreadUnit(Unit[Tx_co], Protocol[Tx_co]):
+    """One open transaction that belongs to a thread; these are called there."""
+
+    def lent_here(self) -> AbstractContextManager[Tx_co]:
+        """See `Unit.lent`, which is not called then."""
+        ...
+
+    def drive_here(self, pipeline: Pipeline[T]) -> T:
+        """See `Unit.drive`."""
+        ...
+
+
 class Transactions(Protocol[Tx_co]):
     """Where the transactions of a handler come from: whose connection, in which driver's form."""
 
@@ -121,5 +182,55 @@ class Transactions(Protocol[Tx_co]):
         """Open a transaction; leaving it commits, an error (cancellation included) rolls back.
 
         An error while committing comes out of the block's end: then the outcome may be unknown.
+        """
+        ...
+
+
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED", command=True)
+COMMIT: Final = Statement("COMMIT", command=True)
+ROLLBACK: Final = Statement("ROLLBACK", command=True)
+
+
+def ended_by_handler() -> UsageError:
+    """The error of a transaction that its handler has ended, past the guard."""
+    return UsageError("PR107", "the handler ended the transaction of its delivery, which was not its own")
+
+
+@asynccontextmanager
+async def kept(block: Block) -> AsyncIterator[None]:
+    """Begin `block`, and commit it at the end, or roll it back after an error; what cannot be ended is cut.
+
+    Each of these may take `PATIENCE`: a server that never answers would hold up whoever waits.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            await block.begin()
+        yield
+        if not block.intact:
+            raise ended_by_handler()  # noqa: TRY301 - what ends here is undone below
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            await block.commit()
+    except BaseException:
+        if block.intact and not block.lost:
+            try:
+                async with asyncio.timeout(PATIENCE.total_seconds()):
+                    await block.rollback()
+            except BaseException:
+                block.terminate()
+                raise
+        raise
+
+
+class Form(Protocol[Tx_co]):
+    """What ``on=`` takes: whose transactions a handler gets, said before it is known which App runs it."""
+
+    threaded: ClassVar[bool]
+    """Whether they are for ``def`` functions, each on a thread, and not for ``async def``."""
+
+    def transactions(self, url: str, owner: Owner, *, size: int, name: str) -> Transactions[Tx_co]:
+        """The transactions of one consumer or queue of jobs in a process, at most `size` at once; `name` is a label.
+
+        `url` is the App's database, which whoever has an address of his own must mean as well. What needs threads
+        returns `ThreadTransactions`. What it opens is closed with the tasks and threads of `owner`.
         """
         ...

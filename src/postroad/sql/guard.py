@@ -14,8 +14,8 @@ _KEPT: Final = 2048
 
 _CONTROL: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE", "SET"})
 _SUSPICIOUS: Final = re.compile(rf"\b(?:{'|'.join(sorted(_CONTROL))}|SAVEPOINT)\b", re.IGNORECASE)
-_DRIVERS: Final = "__ASYNCPG_SAVEPOINT_"
-"""How the names of savepoints begin that the driver sets for a nested ``transaction()``: it ends them itself."""
+_DRIVERS: Final = ("__ASYNCPG_SAVEPOINT_", "_PG3_", "SA_SAVEPOINT_")
+"""How the names of savepoints begin that drivers, and SQLAlchemy, set for a nested block: they end them themselves."""
 _FIRST_WORDS: Final = 4
 
 # What a statement is made of, as far as its end and its first words go. A comment or a text without an end takes the
@@ -38,8 +38,10 @@ _PIECE: Final = re.compile(
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
-def check(text: str) -> bool:
+def check(text: str, *, nest: str = "async with delivery.tx.transaction():") -> bool:
     """Refuse `text` where one of its statements is transaction control; whether one sets a savepoint, which is not.
+
+    `nest` is how a handler writes a savepoint in its own form.
 
     Raises:
         UsageError: PR111.
@@ -48,7 +50,7 @@ def check(text: str) -> bool:
     if control is not None:
         message = (
             f"a handler ran {control} on the transaction of its delivery, which commits when the handler returns; "
-            "leave it out, or nest `async with delivery.tx.transaction():`"
+            f"leave it out, or nest `{nest}`"
         )
         raise UsageError("PR111", message)
     return savepoint
@@ -62,6 +64,11 @@ def refused(text: str) -> str | None:
     settings that stand for these (``transaction_isolation`` and its like).
     """
     return _read(text)[0]
+
+
+def sets_savepoint(text: str) -> bool:
+    """Whether `text` sets a savepoint of its author's own."""
+    return _read(text)[1]
 
 
 @lru_cache(maxsize=_KEPT)

@@ -1,4 +1,4 @@
-"""The psycopg connection that a handler is handed: a transaction of ours is open on it, and stays ours to end."""
+"""The psycopg connections that handlers are handed: a transaction of ours is open on each, and stays ours to end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psycopg.sql import Composable
 from typing_extensions import override
 
 from postroad.errors import UsageError
-from postroad.sql.guard import refused
+from postroad.sql.guard import refused, sets_savepoint
 
 Row = TypeVar("Row")
 
@@ -22,6 +22,9 @@ class HandedConnection(psycopg.Connection[TupleRow]):
     Nested blocks, ``with connection.transaction():``, are savepoints. The guard is against mistakes: who makes
     cursors of other classes, or reaches for ``pgconn``, is past it.
     """
+
+    savepoint = False
+    """See `HandedAsyncConnection`; nobody shares this one."""
 
     def end(self, *, commit: bool) -> None:
         """End the transaction: for whoever opened it."""
@@ -94,27 +97,84 @@ class HandedConnection(psycopg.Connection[TupleRow]):
         _refuse("tpc_rollback()")
 
 
+class HandedAsyncConnection(psycopg.AsyncConnection[TupleRow]):
+    """The same for ``async def`` handlers, which may share its transaction."""
+
+    savepoint = False
+    """Whether a handler has set a savepoint by SQL of its own."""
+
+    async def shut(self) -> None:
+        """Close it: for whoever opened it."""
+        await super().close()
+
+    @override
+    async def commit(self) -> NoReturn:
+        """Refused."""
+        _refuse("commit()")
+
+    @override
+    async def rollback(self) -> NoReturn:
+        """Refused; raise an error instead, or use a block of its own."""
+        _refuse("rollback()")
+
+    @override
+    async def close(self) -> NoReturn:
+        """Refused."""
+        _refuse("close()")
+
+    @override
+    async def __aenter__(self) -> NoReturn:
+        _refuse("`async with connection:`, which commits and closes,")
+
+    @override
+    async def set_autocommit(self, value: bool) -> NoReturn:
+        """Refused."""
+        _refuse("autocommit")
+
+    @override
+    async def set_isolation_level(self, value: Any) -> NoReturn:
+        """Refused."""
+        _refuse("isolation_level")
+
+    @override
+    async def set_read_only(self, value: bool | None) -> NoReturn:
+        """Refused."""
+        _refuse("read_only")
+
+    @override
+    async def set_deferrable(self, value: bool | None) -> NoReturn:
+        """Refused."""
+        _refuse("deferrable")
+
+    @override
+    async def tpc_begin(self, xid: Any) -> NoReturn:
+        """Refused."""
+        _refuse("tpc_begin()")
+
+
 class _Guarded:
     """Looks at the text before a cursor sends it."""
 
+    connection: Any
+
     def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
         """See psycopg."""
-        _check(query)
+        _check(self, query)
         return super().execute(query, params, **options)  # type: ignore[misc, no-any-return]
 
     def executemany(self, query: Any, params_seq: Iterable[Any], **options: Any) -> None:
         """See psycopg."""
-        _check(query)
+        _check(self, query)
         super().executemany(query, params_seq, **options)  # type: ignore[misc]
 
     def stream(self, query: Any, params: Any = None, **options: Any) -> Iterator[Any]:
         """See psycopg."""
-        _check(query)
+        _check(self, query)
         return super().stream(query, params, **options)  # type: ignore[misc, no-any-return]
 
     def copy(self, statement: Any, params: Any = None, **options: Any) -> Any:
         """See psycopg."""
-        _check(statement)
+        _check(self, statement)
         return super().copy(statement, params, **options)  # type: ignore[misc]
 
 
@@ -126,10 +186,21 @@ class HandedServerCursor(_Guarded, psycopg.ServerCursor[Row]):
     """A cursor on the server, of a `HandedConnection`."""
 
 
-def _check(query: Any) -> None:
-    found = refused(_text(query))
+class HandedAsyncCursor(_Guarded, psycopg.AsyncCursor[Row]):  # type: ignore[misc]  # It hands on what is awaited.
+    """A cursor of a `HandedAsyncConnection`."""
+
+
+class HandedAsyncServerCursor(_Guarded, psycopg.AsyncServerCursor[Row]):  # type: ignore[misc]
+    """A cursor on the server, of a `HandedAsyncConnection`."""
+
+
+def _check(cursor: _Guarded, query: Any) -> None:
+    text = _text(query)
+    found = refused(text)
     if found is not None:
         _refuse(found)
+    if sets_savepoint(text):
+        cursor.connection.savepoint = True
 
 
 def _text(query: Any) -> str:

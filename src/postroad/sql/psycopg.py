@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from psycopg import AsyncRawCursor, RawCursor
+from psycopg import AsyncRawCursor, RawCursor, errors
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from typing_extensions import override
 
-from postroad.sql.drive import AsyncHand, Rows, SyncHand
+from postroad.sql.drive import BEGIN, COMMIT, ROLLBACK, AsyncHand, Block, Rows, SyncHand
+from postroad.sql.threads import Wire
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -51,3 +53,65 @@ class AsyncPsycopgHand(AsyncHand):
         async with AsyncRawCursor(self.connection, row_factory=dict_row) as cursor:
             await cursor.execute(statement.text.encode(), statement.args or None)
             return await cursor.fetchall() if statement.answered or cursor.description else ()
+
+
+class AsyncPsycopgBlock(Block):
+    """Implements `Block` on any asynchronous psycopg connection in autocommit."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        """Of `connection`."""
+        self._connection = connection
+        self._hand = AsyncPsycopgHand(connection)
+        self._cut = False
+
+    @property
+    @override
+    def hand(self) -> AsyncPsycopgHand:
+        """See `Block.hand`."""
+        return self._hand
+
+    @property
+    @override
+    def lost(self) -> bool:
+        """See `Block.lost`."""
+        return self._cut or self._connection.closed
+
+    @property
+    @override
+    def intact(self) -> bool:
+        """See `Block.intact`."""
+        return not self.lost and self._connection.info.transaction_status is not TransactionStatus.IDLE
+
+    @override
+    async def begin(self) -> None:
+        """See `Block.begin`."""
+        await self._hand.fetch(BEGIN)
+
+    @override
+    async def commit(self) -> None:
+        """See `Block.commit`."""
+        refuse_failed(self._connection.info.transaction_status)
+        await self._hand.fetch(COMMIT)
+
+    @override
+    async def rollback(self) -> None:
+        """See `Block.rollback`."""
+        await self._hand.fetch(ROLLBACK)
+
+    @override
+    def terminate(self) -> None:
+        """See `Block.terminate`."""
+        if not self.lost:
+            wire = Wire(self._connection.fileno())
+            wire.cut()
+            wire.close()
+        self._cut = True
+
+
+def refuse_failed(status: TransactionStatus) -> None:
+    """Refuse to commit what failed: when an error is caught and no savepoint answers it, COMMIT commits nothing.
+
+    An ack after that would lose the message.
+    """
+    if status is TransactionStatus.INERROR:
+        raise errors.InFailedSqlTransaction("an earlier error in the transaction was caught: it rolls back")

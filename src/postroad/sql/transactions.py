@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
@@ -29,6 +29,10 @@ class AsyncpgUnit:
         self.tx = connection
         self._hand = AsyncpgHand(connection)
         self._loan = own(connection).loan
+
+    def lent(self) -> AbstractAsyncContextManager[Connection]:
+        """See `Unit.lent`."""
+        return nullcontext(self.tx)
 
     @property
     def lost(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postroad.sql.drive import Transactions
-    from postroad.sql.threaded import PsycopgTransactions
+    from postroad.sql.threads import ThreadTransactions
     from postroad.work.job import Job
     from postroad.work.store import ClaimedRow
 
@@ -33,7 +33,7 @@ class Runner:
 
     __slots__ = ("_known", "allowance", "job", "limit", "transactions")
 
-    def __init__(self, job: Job[Any], transactions: Transactions[Any] | PsycopgTransactions) -> None:
+    def __init__(self, job: Job[Any], transactions: Transactions[Any] | ThreadTransactions[Any]) -> None:
         """Call the function of `job`; its runs open `transactions`."""
         self.job = job
         self.transactions: Any = transactions

@@ -108,6 +108,8 @@ def _judged(verdict: Verdict, *, retry: Backoff, row: ClaimedRow, attempt: int, 
     match verdict.failure:
         case FailureClass.DROP:
             return Ending(became=Became.DROPPED, reason=verdict.reason, verdict=verdict)
+        case FailureClass.OUTCOME_UNKNOWN if verdict.retry_after is not None:  # The ledger looks it up.
+            return _delayed(row, verdict, run_in=verdict.retry_after)
         case FailureClass.QUARANTINE | FailureClass.OUTCOME_UNKNOWN:
             return Ending(became=Became.QUARANTINED, reason=verdict.reason, verdict=verdict, attempt=attempt)
         case FailureClass.TRANSIENT:

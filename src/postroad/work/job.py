@@ -7,22 +7,26 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, get_type_hints, overload
 
 from pydantic import PydanticUserError, TypeAdapter
+from typing_extensions import TypeVar
 
 from postroad.clock import minutes
 from postroad.errors import UsageError
 from postroad.failures import Rules
 from postroad.retry import Backoff
-from postroad.work.options import mistyped
+from postroad.work.options import Own, misplaced, mistyped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
-    from postroad.sql.drive import Transactions
+    from postroad.sql.drive import Form
+    from postroad.work.run import BlockingRun, Run
 
 A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T", default=Own)
 F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST: Final = timedelta(days=7)
@@ -50,9 +54,24 @@ class Job(Generic[A]):
     concurrency: int = 8
     fleet: int | None = None
     max_bytes: int = _MOST_BYTES
-    on: Transactions[Any] | None = None
+    on: Form[Any] | None = None
     threaded: bool = False
     """Whether its function is a plain ``def``, which runs on a thread."""
+
+
+class JobDecorator(Protocol[T]):
+    """Leaves the function as it is; `T` is what the transactions of its run must be."""
+
+    # fmt: off
+    @overload
+    def __call__(self: JobDecorator[Own], function: F, /) -> F: ...
+    @overload
+    def __call__(
+        self, function: Callable[[A, Run[T]], Coroutine[Any, Any, R]], /
+    ) -> Callable[[A, Run[T]], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[A, BlockingRun[T]], R], /) -> Callable[[A, BlockingRun[T]], R]: ...
+    # fmt: on
 
 
 def job(
@@ -65,8 +84,8 @@ def job(
     concurrency: int = 8,
     fleet: int | None = None,
     max_bytes: int = _MOST_BYTES,
-    on: Transactions[Any] | None = None,
-) -> Callable[[F], F]:
+    on: Form[T] | None = None,
+) -> JobDecorator[T]:
     """Make a function ``work(request, run)`` the job `name`: started by a committed row, until it has an outcome.
 
     `request` is any type that pydantic can read from JSON, as annotated. The function runs at least once for each
@@ -85,7 +104,8 @@ def job(
         concurrency: how many jobs of the queue run at once in a process.
         fleet: how many run at once in all processes together; by default as many as the processes have room for.
         max_bytes: the longest request, as JSON.
-        on: whose transactions ``run.transaction()`` opens; by default the App's own pool, or psycopg for ``def``.
+        on: whose transactions ``run.transaction()`` opens (`postroad.sqlalchemy.AsyncSessions` and its like, in the
+            App's database); by default the App's own pool, or psycopg for ``def``.
 
     Returns:
         A decorator that leaves the function as it is: it can still be called in a test.
@@ -100,12 +120,11 @@ def job(
     wrong = mistyped(retry=retry, rules=rules, max_runtime=max_runtime, counts=counts)
     wrong = wrong or _ranges(max_runtime, counts)
 
-    def declare(function: F) -> F:
+    def declare(function: Any) -> Any:
         adapter, problems = _request(function)
         threaded = not inspect.iscoroutinefunction(function)
         problems += [*_names(name, queue), *wrong, *_mismatched(function, threaded=threaded)]
-        if on is not None and threaded is not bool(getattr(on, "threaded", False)):
-            problems.append("a `def` job needs transactions of threads, and an `async def` job others; leave `on` out")
+        problems += misplaced(on, threaded=threaded)
         if problems or adapter is None:
             raise UsageError("PR101", f"job {name!r} is not valid: {'; '.join(problems)}")
         value = Job(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from postroad.signals import Signals
     from postroad.sql.drive import Transactions
     from postroad.sql.manager import Manager
-    from postroad.sql.threaded import PsycopgTransactions
+    from postroad.sql.threads import ThreadTransactions
     from postroad.work.completion import Completions
     from postroad.work.job import Job
     from postroad.work.store import ClaimedRow
@@ -62,7 +62,7 @@ class JobQueue:
 
     def __init__(
         self, name: str, jobs: Sequence[Job[Any]], *, manager: Manager, completions: Completions, resources: Resources,
-        transactions: Callable[[Job[Any]], Transactions[Any] | PsycopgTransactions], signals: Signals, clock: Clock,
+        transactions: Callable[[Job[Any]], Transactions[Any] | ThreadTransactions[Any]], signals: Signals, clock: Clock,
         chance: Callable[[], float], leases: Leases | None = None, guests: Sequence[Job[Any]] = (),
     ) -> None:  # fmt: skip
         """Run `jobs`, which agree on how many of them run at once; `transactions` finds what a job's runs open.

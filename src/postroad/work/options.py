@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+class Own:
+    """Stands in types for what a handler gets without ``on=``: asyncpg's connection, or psycopg's on a thread."""
+
+
 def mistyped(*, retry: object, rules: object, max_runtime: object, counts: Mapping[str, object]) -> list[str]:
     """What is wrong with the types of options, each in a line that says what to write."""
     problems = []
@@ -27,3 +31,17 @@ def mistyped(*, retry: object, rules: object, max_runtime: object, counts: Mappi
         if not isinstance(count, int) or isinstance(count, bool)
     ]
     return problems
+
+
+def misplaced(on: object, *, threaded: bool) -> list[str]:
+    """What is wrong with the transactions that a function would get; a plain ``def`` is `threaded`."""
+    if on is None:
+        return []
+    if not callable(getattr(on, "transactions", None)):
+        return [
+            "`on` does not say whose transactions; write on=AsyncSessions(async_sessionmaker(engine)), for instance"
+        ]
+    if threaded is bool(getattr(on, "threaded", False)):
+        return []
+    return ["a `def` function needs transactions of threads, not those of `on`" if threaded
+            else "an `async def` function cannot have transactions of threads, as `on` gives them"]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from postroad.sql.asyncpg import Connection
     from postroad.sql.drive import Transactions, Unit
     from postroad.sql.manager import Manager
-    from postroad.sql.threaded import Seated
+    from postroad.sql.threads import Seated
     from postroad.work.store import ClaimedRow
 
 T = TypeVar("T")
@@ -66,6 +66,10 @@ class Grip:
     """Whether one of its transactions lost its connection."""
     fenced: bool = False
     """Whether a write of it was refused, since its row is another's."""
+    open: int = 0
+    """How many of its transactions are open."""
+    ends: Callable[[], Pipeline[None]] | None = None
+    """What else commits with its end."""
     given_up: bool = False
     """Whether it was left alone: its row is no longer this run's."""
     reported: float = float("-inf")
@@ -88,6 +92,8 @@ class Grip:
             yield from lease.fence()
         row = self.row
         if finish:
+            if self.ends is not None:
+                yield from self.ends()
             ours = yield from store.finish(self.schema, row.id, row.token, outcome="handled")
         else:
             ours = yield from running.hold(self.schema, row.id, row.token)
@@ -259,15 +265,18 @@ class Run(_Told, Generic[Tx_co]):
         grip = self.grip
         grip.enter()
         unit: Unit[Tx_co] | None = None
+        grip.open += 1
         try:
             async with self._transactions.begin() as unit:
                 self.units.add(unit)
-                yield unit.tx
+                async with unit.lent() as tx:
+                    yield tx
                 await unit.drive(grip.sealed(finish=finish))
         except BaseException as error:
             grip.lost |= isinstance(error, Unavailable) if unit is None else unit.lost
             raise
         finally:
+            grip.open -= 1
             self.units.discard(unit)
         grip.finished = finish
 
@@ -323,11 +332,11 @@ class Run(_Told, Generic[Tx_co]):
 class BlockingRun(_Told, Generic[Bx_co]):
     """One attempt at one job, for ``def`` functions; use it on the job's own thread."""
 
-    def __init__(self, grip: Grip, seated: Seated, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, grip: Grip, seated: Seated[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Made by the queue that runs the job."""
         super().__init__(grip)
         self._seated = seated
-        self._loop = loop
+        self.loop = loop
 
     @contextmanager
     def transaction(self, *, finish: bool = False) -> Iterator[Bx_co]:
@@ -339,13 +348,17 @@ class BlockingRun(_Told, Generic[Bx_co]):
         """
         grip = self.grip
         grip.enter()
+        grip.open += 1
         try:
             with self._seated.begin() as unit:
-                yield cast("Bx_co", unit.tx)
+                with unit.lent() as tx:
+                    yield cast("Bx_co", tx)
                 unit.drive(grip.sealed(finish=finish))
         except BaseException:
             grip.lost |= self._seated.lost
             raise
+        finally:
+            grip.open -= 1
         grip.finished = finish
 
     @contextmanager
@@ -358,4 +371,4 @@ class BlockingRun(_Told, Generic[Bx_co]):
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """See `Run.progress`."""
-        asyncio.run_coroutine_threadsafe(self.grip.report(fraction, note), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self.grip.report(fraction, note), self.loop).result()

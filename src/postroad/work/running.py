@@ -69,6 +69,12 @@ def asked(schema: str, *, workers: Sequence[str], queues: Sequence[str]) -> Pipe
     )
 
 
+def bring_forward(schema: str, rows: Sequence[int]) -> Pipeline[frozenset[int]]:
+    """Make those of `rows` ready that are put off; which of them run now, and may be put off a moment later."""
+    found = yield QUERIES.statement("bring_forward", schema, list(rows))
+    return frozenset(row["id"] for row in found)
+
+
 def within_fleet(
     schema: str, queue: str, *, most: int, wanted: int, claim: Callable[[int], Pipeline[list[ClaimedRow]]]
 ) -> Pipeline[list[ClaimedRow]]:

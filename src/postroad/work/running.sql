@@ -37,6 +37,17 @@ SELECT NULL, name, reason
 FROM {schema}.queue
 WHERE paused_at IS NOT NULL AND name = ANY ($2::text[]);
 
+-- name: bring_forward
+-- Makes rows ready that are put off, since what they wait for is there; which of $1 run now, and may be put off yet.
+WITH woken AS (
+    UPDATE {schema}.work
+    SET state = 'ready', run_at = clock_timestamp()
+    WHERE id = ANY ($1::bigint[]) AND state = 'scheduled'
+)
+SELECT id
+FROM {schema}.work
+WHERE id = ANY ($1::bigint[]) AND state = 'running';
+
 -- name: fleet
 -- Takes the turn to claim from a queue whose jobs are counted over all processes, until the transaction ends.
 -- The server ends that of a process that stands still, so that the others go on.

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import minutes, seconds
+from postroad.effects.ledger import CONNECTIONS as LEDGER
 from postroad.runtime.doctor.checks import SETTINGS
 from postroad.runtime.settings import Role, Settings
 from postroad.runtime.wires_work import threaded
@@ -68,6 +69,7 @@ class Subject:
         return {
             name: self._threads(roles)
             + (settings.pool_size or self.pooled(replace(settings, roles=roles)))
+            + (LEDGER if self.declarations.effects and Role.WORK in roles else 0)
             + _HEARTBEAT
             for name, roles in cases.items()
         }

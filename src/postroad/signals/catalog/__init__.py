@@ -16,6 +16,15 @@ from postroad.signals.catalog.consume import (
     SuspectStarted,
     Unacked,
 )
+from postroad.signals.catalog.effects import (
+    EffectAnswered,
+    EffectConflict,
+    EffectLookedUp,
+    EffectMoved,
+    EffectNeedsPerson,
+    EffectReturned,
+    EffectsOpen,
+)
 from postroad.signals.catalog.leases import (
     LateWriteRefused,
     LeaseAcquired,
@@ -95,6 +104,13 @@ __all__ = [
     "DeliveryQuarantined",
     "DeliveryResult",
     "DeliverySettled",
+    "EffectAnswered",
+    "EffectConflict",
+    "EffectLookedUp",
+    "EffectMoved",
+    "EffectNeedsPerson",
+    "EffectReturned",
+    "EffectsOpen",
     "ExecutorFull",
     "ExecutorLoad",
     "ExecutorRefused",

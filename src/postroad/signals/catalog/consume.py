@@ -18,6 +18,7 @@ class DeliveryResult(StrEnum):
     RETRY = "retry"
     QUARANTINE = "quarantine"
     GIVEN_BACK = "given_back"
+    TAKEN = "taken"  # written to `work`, where its consumer's effects run
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class DeliveriesReceived(Signal):
 
 @dataclass(frozen=True, slots=True)
 class HandlerStarted(Signal):
-    """The author's handler is about to run, inside an open transaction."""
+    """The author's handler is about to run, inside an open transaction unless it names effects."""
 
     consumer: str
     event_type: str

@@ -1,0 +1,36 @@
+-- name: list
+-- Effects, those without an outcome first, then latest first; $1 is a name, $2 a state, and $3 says that all are meant.
+SELECT id, name, key, state, attempt, outcome, reason, looks, intended_at, sent_at, next_check_at, finished_at, run
+FROM {schema}.effect
+WHERE ($1::text IS NULL OR name = $1) AND ($2::text IS NULL OR state = $2)
+    AND ($3::boolean OR $2 IS NOT NULL OR finished_at IS NULL)
+ORDER BY finished_at IS NOT NULL, id DESC
+LIMIT $4;
+
+-- name: show
+-- One effect, without the command.
+SELECT id, name, key, state, attempt, outcome, reason, looks, intended_at, sent_at, next_check_at, finished_at, run,
+    provider_key, fingerprint, absences, settles_at, valid_until, cardinality(waiting) AS waiting
+FROM {schema}.effect
+WHERE id = $1;
+
+-- name: lock
+-- One effect, locked until the transaction ends.
+SELECT id, name, key, state, outcome
+FROM {schema}.effect
+WHERE id = $1
+FOR UPDATE;
+
+-- name: look_up
+-- A person wants it to be looked up now; one that was left to a person, too.
+UPDATE {schema}.effect
+SET state = 'unknown', next_check_at = clock_timestamp(), token = NULL, absences = 0
+WHERE id = $1;
+
+-- name: resolve
+-- A person says what became of it; a look-up in progress changes nothing any more.
+UPDATE {schema}.effect
+SET state = $2, outcome = $3, reason = $4, token = NULL, next_check_at = NULL, absences = 0,
+    command = CASE WHEN $2 = 'not_found' THEN command END,
+    finished_at = CASE WHEN $2 <> 'not_found' THEN clock_timestamp() END
+WHERE id = $1;
