@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -29,7 +29,7 @@ from postroad.transport.amqp.management import read_vhost
 from postroad.transport.amqp.tls import Tls
 from postroad.transport.postgres import store as subscriptions
 from postroad.transport.postgres.transport import besides, lacking, subscriptions_in
-from postroad.work import Kept, list_quarantine, release
+from postroad.work import release
 
 if TYPE_CHECKING:
     from postroad.audit import Chosen, Entry
@@ -158,20 +158,6 @@ async def maintain(settings: Settings) -> Maintained:
         return await upkeep.round()
 
 
-async def quarantined(settings: Settings, *, queue: str | None = None, limit: int = 100) -> Sequence[Kept]:
-    """What lies open in quarantine, newest first, without bodies.
-
-    Raises:
-        AccessRefused: the role may not read it, or cannot connect.
-        SchemaError: the schema does not serve this release.
-        Unavailable: the database is away.
-    """
-    async with connected(settings) as connection:
-        await migrations.check(connection, schema=settings.schema)
-        pipeline = list_quarantine(settings.schema, queue=queue, limit=limit)
-        return await drive(pipeline, AsyncpgHand(connection))
-
-
 async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
     """Release a row from quarantine, as `by`.
 
@@ -230,11 +216,6 @@ async def recorded(settings: Settings, chosen: Chosen, *, limit: int = 100) -> S
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
         return await drive(entries(settings.schema, chosen, limit=limit), AsyncpgHand(connection))
-
-
-def as_row(kept: Kept) -> dict[str, Any]:
-    """A quarantined row as values for JSON."""
-    return {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in asdict(kept).items()}
 
 
 def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
