@@ -180,12 +180,12 @@ def test_a_stopped_release_ends_within_a_second_and_goes_on_with_the_rest(table:
         [sys.executable, "-m", "postroad", *words], env=environment(**table.given), stdout=subprocess.PIPE, text=True
     ) as running:
         assert wait_until(lambda: count(table, "work") >= 20, within=seconds(60), every=seconds(0.05))
-        began = time.monotonic()
+        asked = time.time()
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=30)
-        taken = time.monotonic() - began
     assert running.returncode == 130
-    assert taken < 2  # The stop takes one; the rest is the end of an interpreter on a busy machine.
+    [(latest,)] = table.execute("SELECT extract(epoch FROM max(resolved_at)) FROM postroad.quarantine")
+    assert float(latest) - asked < 1
     released = count(table, "work")
     assert '"stopped": true' in said
     assert 20 <= released < 600

@@ -198,6 +198,7 @@ def discard(
     """Give rows up: one, a group, or a choice. They are never tried again, and shown for 90 days more."""
     from postroad.runtime import operations, quarantine_acts
 
+    quarantine_acts.check_reason(reason)
     chosen = _chosen(
         row, queue=queue, group=group, failure=failure, code=code, event_type=event_type, since=since, until=until
     )

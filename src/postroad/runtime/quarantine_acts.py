@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from postroad.audit import Act, record
@@ -108,7 +109,7 @@ async def retry(
     fails again comes back behind `last`. `told` hears how far it is after each transaction.
     """
     size = _BATCH if rate is None else max(1, min(_BATCH, round(rate / _BATCHES_A_SECOND)))
-    due, after, sum_ = SYSTEM_CLOCK.monotonic(), 0, Done()
+    due, after, sum_ = -inf, 0, Done()
     stop = stop or asyncio.Event()
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
@@ -121,7 +122,8 @@ async def retry(
             after, sum_ = ids[-1], Done(sum_.done + done, sum_.left + len(ids) - done)
             told(sum_)
             if rate is not None:
-                due = max(due, SYSTEM_CLOCK.monotonic() - _LATE) + len(ids) / rate
+                now = SYSTEM_CLOCK.monotonic()
+                due = (now if due == -inf else max(due, now - _LATE)) + len(ids) / rate
                 await _pause(stop, due - SYSTEM_CLOCK.monotonic())
     return Done(sum_.done, sum_.left, stopped=True)
 
@@ -134,8 +136,7 @@ async def discard(settings: Settings, chosen: Chosen, *, last: int, by: str, rea
     Raises:
         UsageError: PR107, the reason is empty or not one line.
     """
-    if not reason.strip() or len(reason) > LONGEST_REASON or not reason.isprintable():
-        raise UsageError("PR107", f"--reason is one line of 1 to {LONGEST_REASON} characters: why it is not needed")
+    check_reason(reason)
     after, sum_ = 0, Done()
     async with connected(settings) as connection:
         await migrations.check(connection, schema=settings.schema)
@@ -146,6 +147,16 @@ async def discard(settings: Settings, chosen: Chosen, *, last: int, by: str, rea
             if not ids:
                 return sum_
             after, sum_ = ids[-1], Done(sum_.done + len(ids))
+
+
+def check_reason(reason: str) -> None:
+    """Check that somebody says why.
+
+    Raises:
+        UsageError: PR107, the reason is empty or not one line.
+    """
+    if not reason.strip() or len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise UsageError("PR107", f"--reason is one line of 1 to {LONGEST_REASON} characters: why it is done")
 
 
 def _released(
