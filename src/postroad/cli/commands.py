@@ -15,6 +15,7 @@ from postroad.cli import (
     catalog,
     doctor,
     effects,
+    events,
     grants,
     jobs,
     lease,
@@ -61,6 +62,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("adopt")(adopt.adopt)
     app.command("grants")(grants.grants)
     app.command("audit")(audit.audit)
+    app.add_typer(events.app, name="events")
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")
