@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes at once: the heavy fault tests share one of them, the rest spread over all.
+# Test processes at once: the heavy fault tests keep to two of them, the rest spread over all.
 JOBS ?= 3
 PYTEST ?=
 

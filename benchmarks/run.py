@@ -133,6 +133,16 @@ CONTESTS = (
         ("setup", "fill"), None, rival_stage="jobs", count=100_000, rival_count=10_000, subject="jobs.py",
         prepare="jobs.py",
     ),
+    *(
+        Contest(
+            name, target, "", ("setup",), (), None,
+            stage=stage, count=130, subject="schedules.py", prepare="schedules.py", target=1.0,
+        )
+        for name, target, stage in (
+            ("schedules-planning", "the target of 1 core-second a minute", "planning"),
+            ("schedules-start-p99", "the target of 1 s", "start-p99"),
+        )
+    ),
     Contest(
         "memory", "itself after 500,000 events, not 50,000", "ours.py", ("setup", "backlog"), ("setup", "backlog"),
         None, count=50_000, rival_count=500_000,

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,7 @@ from postroad.errors import UsageError
 from postroad.testing.servers import Postgres, PostgresServer, Rabbit, RabbitAddress, RabbitNode
 
 RUNTIME, AUTHOR = "pr_runtime", "pr_author"
+HEAVY_AT_ONCE = 2
 _SHARED = "POSTROAD_TEST_SHARED"  # "folder:process", from the first process of a run to its xdist workers.
 
 
@@ -46,7 +48,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("heavy") is not None:
-            item.add_marker(pytest.mark.xdist_group("heavy"))
+            # By file, so that each lot is the same on every run: with them in one, the run waits for that one.
+            item.add_marker(pytest.mark.xdist_group(f"heavy-{crc32(item.path.name.encode()) % HEAVY_AT_ONCE}"))
 
 
 def _reach(kind: str) -> str:

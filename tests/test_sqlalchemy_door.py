@@ -27,7 +27,7 @@ from postroad.events.envelope import CONTENT_TYPE, decode
 from postroad.sql.sqlalchemy import sync_hand
 from postroad.sqlalchemy import Enqueue, Publish, UnawaitedPublish, within
 
-gates = Producer("gates")
+gates = Producer("piers")
 
 
 @gates.event("gate.opened", version=3)
@@ -414,7 +414,7 @@ from postroad import Producer
 from postroad.sqlalchemy import within
 from pydantic import BaseModel, Field
 
-@Producer("gates").event("gate.opened", version=1)
+@Producer("piers").event("gate.opened", version=1)
 class Opened(BaseModel):
     "Opened."
     number: int = Field(description="Its number.")

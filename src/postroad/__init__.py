@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from postroad.retry import Backoff
     from postroad.runtime.app import App
     from postroad.runtime.background import Executor
+    from postroad.schedules.policy import Missed, Overlap
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import job
     from postroad.work.run import BlockingRun, Run
 
@@ -32,7 +34,9 @@ _ROOMS = {
     "Executor": "postroad.runtime.background",
     "Found": "postroad.effects",
     "Keep": "postroad.events",
+    "Missed": "postroad.schedules.policy",
     "OutcomeUnknown": "postroad.failures",
+    "Overlap": "postroad.schedules.policy",
     "Producer": "postroad.events",
     "Properties": "postroad.consume",
     "Quarantine": "postroad.failures",
@@ -40,6 +44,7 @@ _ROOMS = {
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
     "Run": "postroad.work.run",
+    "Schedule": "postroad.schedules.schedule",
     "Sensitive": "postroad.events",
     "Snooze": "postroad.failures",
     "Subscription": "postroad.events",
@@ -99,7 +104,9 @@ __all__ = [
     "Executor",
     "Found",
     "Keep",
+    "Missed",
     "OutcomeUnknown",
+    "Overlap",
     "Producer",
     "Properties",
     "Quarantine",
@@ -107,6 +114,7 @@ __all__ = [
     "Retry",
     "Rules",
     "Run",
+    "Schedule",
     "Sensitive",
     "Snooze",
     "Subscription",

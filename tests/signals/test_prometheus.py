@@ -34,6 +34,10 @@ from postroad.signals.catalog import (
     LeaseGone,
     LeasesRenewed,
     LossReason,
+    OccurrenceEnded,
+    OccurrencesDue,
+    OccurrencesPassed,
+    OccurrenceStarted,
     OutboxRead,
     OutboxState,
     PublishesSettled,
@@ -58,6 +62,7 @@ PUBLISHED = PublishesSettled(
 )
 HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 0.02)
 WORKED = WorkSettled("punctuality", "retry", "ok", 1, (1.5,))
+PLANNED = OccurrenceEnded("reports.daily", "ok", 1.5e9, (0.25,))
 
 # name, labels, the signal that feeds it, the sample to look at, its labels' values, its value
 TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
@@ -128,6 +133,13 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
      "", ("mail", "refused"), 1),
     ("postroad_executor_task_duration_seconds", {"executor", "result"},
      ExecutorSettled("mail", "send", "timed_out", 0.1, 1.5), "_sum", ("mail", "timed_out"), 1.5),
+    ("postroad_schedule_due_total", {"schedule"}, OccurrencesDue("reports.daily", 3), "", ("reports.daily",), 3),
+    ("postroad_schedule_runs_total", {"schedule", "phase", "result"}, OccurrenceStarted("reports.daily", "manual", 0.1),
+     "", ("reports.daily", "started", "ok"), 1),
+    ("postroad_schedule_runs_total", {"schedule", "phase", "result"},
+     OccurrencesPassed("reports.daily", "missed", "too_old", 7), "", ("reports.daily", "started", "missed"), 7),
+    ("postroad_schedule_start_delay_seconds", {"schedule"}, PLANNED, "_sum", ("reports.daily",), 0.25),
+    ("postroad_schedule_last_success_timestamp_seconds", {"schedule"}, PLANNED, "", ("reports.daily",), 1.5e9),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
 ]  # fmt: skip
 

@@ -100,8 +100,9 @@ async def test_a_newer_schema_that_still_serves_this_code_is_accepted(empty_data
 
 async def test_a_newer_schema_that_no_longer_serves_this_code_is_refused(empty_database, superuser) -> None:
     await migrate(empty_database, schema="postroad", roles=ROLES, days_ahead=0)
-    await superuser.execute("INSERT INTO postroad.migration VALUES (9, 'later', 7, 'x')")
-    with pytest.raises(SchemaError, match=r"serves releases from 7.*PR204"):
+    later = CODE_NUMBER + 1
+    await superuser.execute(f"INSERT INTO postroad.migration VALUES ({later + 1}, 'later', {later}, 'x')")
+    with pytest.raises(SchemaError, match=rf"serves releases from {later}.*PR204"):
         await check(superuser, schema="postroad")
 
 

@@ -27,14 +27,14 @@ class Base(DeclarativeBase):
 
 
 class Effect(Base):
-    __tablename__ = "effect"
+    __tablename__ = "made"
     __table_args__ = ({"schema": "postroad"},)
     number: Mapped[int] = mapped_column(primary_key=True)
 
 
 @pytest.fixture
 async def effects(here, sql):
-    await sql.execute("CREATE TABLE effect (number int); GRANT ALL ON effect TO pr_runtime")
+    await sql.execute("CREATE TABLE made (number int); GRANT ALL ON made TO pr_runtime")
     yield sql
     await here.owner.cancel()
     await here.owner.join(within=seconds(2))
@@ -58,7 +58,7 @@ async def write(tx, number):
     if isinstance(tx, AsyncSession):
         tx.add(Effect(number=number))
     else:
-        await tx.execute("INSERT INTO postroad.effect VALUES (%s)", (number,))
+        await tx.execute("INSERT INTO postroad.made VALUES (%s)", (number,))
 
 
 def opened(here, url, on):
@@ -66,7 +66,7 @@ def opened(here, url, on):
 
 
 async def written(sql):
-    return [row["number"] for row in await sql.fetch("SELECT number FROM effect ORDER BY 1")]
+    return [row["number"] for row in await sql.fetch("SELECT number FROM made ORDER BY 1")]
 
 
 async def test_a_runs_transactions_are_of_its_form_and_fenced(here, effects, runtime_url, on):
@@ -131,7 +131,7 @@ async def test_a_def_job_has_sessions_on_its_thread(here, effects, runtime_url):
             session.add(Effect(number=request.number))
             within(session).enqueue(later, Number(number=1))
         with suppress(ZeroDivisionError), run.transaction() as session:
-            session.execute(text("INSERT INTO postroad.effect VALUES (50)"))
+            session.execute(text("INSERT INTO postroad.made VALUES (50)"))
             raise ZeroDivisionError
         with run.transaction(finish=True) as session:
             session.add(Effect(number=request.number + 100))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-NEEDS = ("typer", "rich", "asyncpg", "pika", "prometheus_client")
+NEEDS = ("typer", "rich", "asyncpg", "cronsim", "pika", "prometheus_client")
 
 
 def main() -> None:

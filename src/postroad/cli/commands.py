@@ -22,6 +22,7 @@ from postroad.cli import (
     quarantine,
     queue,
     run,
+    schedule_acts,
     schema,
     topology,
     work,
@@ -72,6 +73,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(queue.app, name="queue")
     app.add_typer(effects.app, name="effects")
     app.add_typer(jobs.app, name="jobs")
+    app.add_typer(schedule_acts.app, name="schedule")
     _add_demo(app, arguments)
     return app
 

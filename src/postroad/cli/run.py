@@ -16,7 +16,7 @@ def run(
         typer.Option(
             metavar="ROLES",
             help="What this process does, with commas: dispatch (relay the outbox), consume, work (jobs and "
-            "retries), maintain (partitions). Default: POSTROAD_ROLES, else everything.",
+            "retries), schedule (plan schedules), maintain (partitions). Default: POSTROAD_ROLES, else everything.",
         ),
     ] = None,
 ) -> None:

@@ -36,8 +36,8 @@ def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
     return work_id
 
 
-def all_released(schema: str, ids: Sequence[int], *, by: str) -> Pipeline[int]:
-    """The same for each of `ids`, deliveries and jobs, in order of id; how many became rows of `work`.
+def all_released(schema: str, ids: Sequence[int], *, by: str) -> Pipeline[list[work.Made]]:
+    """The same for each of `ids`, deliveries and jobs, in order of id; those that became rows of `work`.
 
     What cannot be released stays as it is: nothing vouches for it, or a row of `work` is open for its key.
     """
@@ -45,4 +45,4 @@ def all_released(schema: str, ids: Sequence[int], *, by: str) -> Pipeline[int]:
     yield from inbox.ensure(
         schema, [(row.queue, UUID(row.key), row.code) for row in made if row.kind != "job" and row.key is not None]
     )
-    return len(made)
+    return made

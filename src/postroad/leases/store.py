@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OWN_NAMES: Final = ("worker:", "dispatcher:")
+_OWN_NAMES: Final = ("worker:", "dispatcher:", "release:")
 _DEAD_AFTER: Final = timedelta(days=1)
 
 QUERIES: Final = queries("postroad.leases", "store.sql")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from postroad.events import Producer
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
+    from postroad.schedules.schedule import Schedule
     from postroad.signals import Sink
     from postroad.transport.topology import Topology
     from postroad.work.settings import WorkSettings
@@ -52,6 +53,7 @@ class App(Doors):
         publishes: Iterable[Producer] = (),
         consumers: Iterable[Callable[..., Any]] = (),
         jobs: Iterable[Callable[..., Any]] = (),
+        schedules: Iterable[Schedule] = (),
         effects: Iterable[Effect[Any]] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
@@ -62,17 +64,18 @@ class App(Doors):
         """Declare the App `name`.
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
-        `consumer`, `jobs` with `job`. `effects` are those that its jobs call once; those of its consumers
-        it knows. `lifespan` is an async generator function that yields one live object, several
-        (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with other bounds for
-        ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the environment is read
-        when it starts.
+        `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `effects` are those
+        that its jobs call once; those of its consumers it knows. `lifespan` is an async generator function that yields
+        one live object, several (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with
+        other bounds for ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the
+        environment is read when it starts.
 
         Raises:
             UsageError: one error with everything that is wrong (PR104, PR101).
         """
         self.declarations = Declarations.of(
-            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, effects=effects
+            name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules,
+            effects=effects,
         )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)

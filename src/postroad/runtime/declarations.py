@@ -13,6 +13,7 @@ from postroad.consume import consumer_of
 from postroad.effects import Effect
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.declared_schedules import double_schedules, scheduled
 from postroad.runtime.settings import is_postgres
 from postroad.transport.topology import Topology
 from postroad.work.job import job_of
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
     from postroad.runtime.settings import Settings
+    from postroad.schedules.schedule import Schedule
     from postroad.work.job import Job
 
     Background = Callable[[asyncio.Event, Readiness], Awaitable[None]]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED: Final = frozenset(
-    {"dispatcher", "transport", "work", "maintain", "health", "keeper", "main", "pulse", "leftovers", "effects"}
+    "dispatcher transport work maintain health keeper main pulse leftovers schedule effects".split()  # noqa: SIM905
 )
 _ARGUMENTS: Final = 2
 
@@ -42,13 +44,14 @@ class Declarations:
     producers: tuple[Producer, ...]
     consumers: tuple[Consumer[Any], ...]
     jobs: tuple[Job[Any], ...] = ()
+    schedules: tuple[Schedule, ...] = ()
     effects: tuple[Effect[Any], ...] = ()
     """Those that the App names, and those of its consumers."""
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
-        jobs: Iterable[Callable[..., Any]] = (), effects: Iterable[object] = (),
+        jobs: Iterable[Callable[..., Any]] = (), schedules: Iterable[Schedule] = (), effects: Iterable[object] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -59,16 +62,18 @@ class Declarations:
         producers, wrong = _producers(publishes)
         found, undeclared = _consumers(consumers)
         work, idle = _jobs(jobs)
+        planned, homeless = scheduled(schedules, work)
         acts, strange = _effects(effects, found)
-        doubles = [*_doubles(producers, found), *_double_jobs(work), *_double_effects(acts)]
-        problems += [*wrong, *undeclared, *idle, *strange]
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned), *_double_effects(acts)]
+        problems += [*wrong, *undeclared, *idle, *homeless, *strange]
         problems += [*doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
         problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
         if problems:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
         return cls(
-            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), effects=tuple(acts)
+            name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), schedules=tuple(planned),
+            effects=tuple(acts),
         )  # fmt: skip
 
     @property

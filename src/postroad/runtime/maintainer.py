@@ -91,7 +91,7 @@ class Maintainer:
             self._signals.emit(PartitionsKept(0, ahead, allowed=False))
             return
         self._signals.emit(PartitionsKept(done.made, done.days_ahead, allowed=True))
-        rows = done.events + done.finished + done.resolved + done.starts
+        rows = done.events + done.finished + done.resolved + done.starts + done.occurrences
         self._signals.emit(
             RetentionKept(len(done.dropped), len(done.needed), len(done.held), rows, done.marks, done.leases)
         )

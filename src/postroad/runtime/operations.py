@@ -18,6 +18,7 @@ from postroad.outbox.release import released as release_event
 from postroad.runtime.executor import Tasks
 from postroad.runtime.settings import Need, Settings, is_postgres, read_settings
 from postroad.runtime.upkeep import Maintained, Upkeep
+from postroad.schedules import store as occurrences
 from postroad.signals import Signals
 from postroad.sql import drive, migrations, pooler
 from postroad.sql.asyncpg import AsyncpgHand
@@ -202,6 +203,7 @@ def _released(schema: str, row_id: int, by: str) -> Pipeline[tuple[Released, str
         number = yield from release_event(schema, row, by=by)
         return Released(row.id, row.kind, row.queue, "outbox", number, by), row.code
     number = yield from release.released(schema, row, by=by)
+    yield from occurrences.reopened(schema, key=row.key, work_id=number)
     return Released(row.id, row.kind, row.queue, "work", number, by), row.code
 
 

@@ -15,6 +15,7 @@ from postroad.consume.release import all_released
 from postroad.errors import UsageError
 from postroad.outbox.release import released as release_event
 from postroad.runtime.operations import connected
+from postroad.schedules import store as occurrences
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.work import kept, release
@@ -165,7 +166,11 @@ def _released(
     """One batch: the ids that were looked at, and how many of them were released."""
     found = yield from kept.following(schema, chosen, after=after, last=last, limit=limit)
     ids = [number for number, _ in found]
-    done = yield from all_released(schema, [number for number, kind in found if kind != "event"], by=by)
+    made = yield from all_released(schema, [number for number, kind in found if kind != "event"], by=by)
+    for each in made:
+        if each.kind == "job":
+            yield from occurrences.reopened(schema, key=each.key, work_id=each.number)
+    done = len(made)
     for number in (number for number, kind in found if kind == "event"):
         done += yield from _event_released(schema, number, by)
     if done:

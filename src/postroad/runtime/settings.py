@@ -28,6 +28,7 @@ class Role(StrEnum):
     DISPATCH = "dispatch"
     CONSUME = "consume"
     WORK = "work"
+    SCHEDULE = "schedule"
     MAINTAIN = "maintain"
 
 
@@ -89,6 +90,7 @@ class Settings:
     """At most so many connections; None: what the declarations of the App and its roles need."""
     shard_lease: timedelta = seconds(10)
     worker_lease: timedelta = seconds(30)
+    scheduler_lease: timedelta = seconds(15)
     inbox_window: timedelta = timedelta(days=35)
     """How long an inbox remembers what it has handled."""
     health_port: int | None = None
@@ -257,7 +259,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("POSTROAD_MANAGEMENT_URL", "management_url", _http_url, "not set",
             "RabbitMQ's management API, for `topology verify` and `doctor` alone"),
     Setting("POSTROAD_SCHEMA", "schema", _schema, "postroad", "the database schema of Postroad's tables"),
-    Setting("POSTROAD_ROLES", "roles", read_roles, "all", "what this process does: dispatch, consume, work, maintain"),
+    Setting("POSTROAD_ROLES", "roles", read_roles, "all",
+            "what this process does: dispatch, consume, work, schedule, maintain"),
     Setting("POSTROAD_TOPOLOGY", "topology", _one_of(TopologyMode), "verify",
             "at start, `verify` the broker's queues or `apply` them"),
     Setting("POSTROAD_GRACE_SECONDS", "grace", _duration(1, 3600), "25",
@@ -270,6 +273,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "lease of an outbox shard; renewed every third of it"),
     Setting("POSTROAD_WORKER_LEASE_SECONDS", "worker_lease", _duration(0.5, 300), "30",
             "lease of a worker process; renewed every third of it"),
+    Setting("POSTROAD_SCHEDULER_LEASE_SECONDS", "scheduler_lease", _duration(0.5, 300), "15",
+            "lease of the process that plans an App's schedules; renewed every third of it"),
     Setting("POSTROAD_INBOX_DAYS", "inbox_window", _days(7, 3650), "35",
             "how long an inbox remembers what it has handled; older deliveries that it does not know are quarantined"),
     Setting("POSTROAD_HEALTH_PORT", "health_port", _whole(0, 65535), "off",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from postroad.consume import inbox, starts
 from postroad.effects import store as effects
 from postroad.leases import prune
+from postroad.schedules import store as schedules
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.partitions import days_ahead, make_ahead
@@ -33,8 +34,8 @@ class Maintained:
     Of days to come: partitions *made*, days *kept* in the DEFAULT one, *busy* ones, and the *days_ahead*. Of days that
     are over: partitions *dropped*, those still *needed* with what needs them, those *held* by others at the moment.
     Rows deleted: events in DEFAULT partitions, finished work in days that could not go whole, resolved quarantine,
-    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone, and
-    starts that nothing answered for a week.
+    inbox marks (older than `marks_before`; None where that was not looked at), leases of processes long gone,
+    starts that nothing answered for a week, and occurrences of schedules that ended 90 days ago.
     """
 
     made: int
@@ -51,6 +52,7 @@ class Maintained:
     marks_before: datetime | None = None
     leases: int = 0
     starts: int = 0
+    occurrences: int = 0
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class Upkeep:
         leases = await drive(self._prune(), self.hand)
         await self._batches(lambda: effects.forget(self.schema, now=self.now))
         started = await self._batches(lambda: starts.expire(self.schema, now=self.now))
+        occurrences = await self._batches(lambda: schedules.expire(self.schema, now=self.now, limit=retention.BATCH))
         return Maintained(
             made=made["made"], kept=made["kept"], busy=made["busy"],
             days_ahead=await days_ahead(self.connection, schema=self.schema),
@@ -96,6 +99,7 @@ class Upkeep:
             held=[leaf.name for leaf in leaves if leaf.why == "busy"],
             events=events, finished=finished, resolved=resolved, marks=expired,
             marks_before=before if marks else None, leases=leases, starts=started,
+            occurrences=occurrences,
         )  # fmt: skip
 
     async def _batches(self, act: Callable[[], Pipeline[int]]) -> int:

@@ -22,6 +22,7 @@ from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
 from postroad.runtime.settings import Role, Settings, is_postgres
 from postroad.runtime.wires_work import claimer_of, ledger_of, pooled, resolver
+from postroad.schedules.service import Scheduler
 from postroad.sql.manager import PATIENCE
 from postroad.sql.transactions import AsyncpgTransactions
 from postroad.transport.amqp import AmqpTransport
@@ -58,6 +59,7 @@ class Wires:
         self._attempts: list[Attempts] = []
         self._dispatch: Dispatcher | None = None
         self._bond: Bond | None = None
+        self._claimer: Claimer | None = None
 
     def road(self, process: Process, database: Database | None) -> AnyTransport | None:
         """See `Wiring.road`."""
@@ -99,7 +101,8 @@ class Wires:
 
     def patience(self) -> timedelta:
         """See `Wiring.patience`: a handler's or job's statement may take as long as itself."""
-        longest = max((each.max_runtime for each in self._declared.handled), default=PATIENCE)
+        own = [each.max_runtime for each in self._declared.schedules if each.max_runtime is not None]
+        longest = max((*own, *(each.max_runtime for each in self._declared.handled)), default=PATIENCE)
         return max(PATIENCE, longest)
 
     def receipt(self) -> tuple[int, int, int]:
@@ -120,6 +123,8 @@ class Wires:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
+        if Role.SCHEDULE in settings.roles and self._declared.jobs:  # The last schedule may just have been taken out.
+            services.append(self._gated(ground, Scheduler.name, partial(self._scheduler, ground, database)))
         if Role.MAINTAIN in settings.roles:
             maintainer = Maintainer(
                 database.manager, database.keeper, ttl=settings.worker_lease, remember=settings.inbox_window,
@@ -145,6 +150,7 @@ class Wires:
         deliveries = delivery_handlers(ground, self._attempts, database.manager)
         work = self._declared.queues if Role.WORK in roles else None
         claimer = claimer_of(ground, database, self._attempts, work=work, deliveries=deliveries, times=self._times)
+        self._claimer = claimer
         services: list[Service] = [] if ledger is None else [resolver(ground, ledger)]
         if claimer is not None:
             services.append(self._gated(ground, claimer.name, lambda: claimer))
@@ -205,6 +211,17 @@ class Wires:
             permit=self._bond,
         )  # fmt: skip
         return self._dispatch
+
+    def _scheduler(self, ground: Ground, database: Database) -> Service:
+        return Scheduler(
+            self._declared.name, self._declared.schedules, manager=database.manager, keeper=database.keeper,
+            signals=ground.signals, clock=ground.clock, chance=ground.chance, ttl=ground.settings.scheduler_lease,
+            wake=self._wake,
+        )  # fmt: skip
+
+    def _wake(self, queue: str) -> None:
+        if self._claimer is not None:
+            self._claimer.wake(queue)
 
     def _consumes(self, settings: Settings) -> bool:
         return Role.CONSUME in settings.roles and bool(self._declared.consumers)

@@ -19,6 +19,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 from postroad.signals.effect_metrics import EffectMetrics
 from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
+from postroad.signals.schedule_metrics import ScheduleMetrics
 
 if TYPE_CHECKING:
     from postroad.signals.catalog import Signal
@@ -86,6 +87,7 @@ class PrometheusSink:
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
             **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
+            **ScheduleMetrics(into, buckets=_LONG).hear,
         }
 
     def __call__(self, signal: Signal) -> None:
@@ -109,10 +111,7 @@ class PrometheusSink:
             registry=into,
         )
         self._publish_blocked = Gauge(
-            "postroad_publish_connection_blocked",
-            "Whether the broker blocks our publishing.",
-            ["broker"],
-            registry=into,
+            "postroad_publish_connection_blocked", "Whether the broker blocks publishing.", ["broker"], registry=into
         )
         self._routes_blocked = Gauge(
             "postroad_publish_route_blocked",

@@ -17,12 +17,11 @@ from postroad.events.event_type import event_type_of
 from postroad.outbox.publish import default_schema
 from postroad.sql import Pipeline, Statement, drive_sync, queries
 from postroad.sql.drive import Rows, SyncHand
-from postroad.work.job import job_of
+from postroad.work.job import Job, job_of
 from postroad.work.wire import Wire, headers_from_json
 
 if TYPE_CHECKING:
     from postroad.consume.consumer import Consumer
-    from postroad.work.job import Job
 
 E = TypeVar("E")
 A = TypeVar("A")
@@ -100,7 +99,7 @@ def enqueued(schema: str, job: Job[A]) -> Pipeline[list[OpenJob[A]]]:
 
 def quarantined(schema: str, owner: Consumer[Any] | Job[Any]) -> Pipeline[list[Quarantined[Any]]]:
     """What lies open in quarantine of a consumer or job."""
-    queue, name = (owner.name, "") if not hasattr(owner, "queue") else (owner.queue, owner.name)
+    queue, name = (owner.queue, owner.name) if isinstance(owner, Job) else (owner.name, "")
     rows = yield QUERIES.statement("quarantined", schema, queue, name)
     return [
         Quarantined(

@@ -22,6 +22,7 @@ from postroad.work import store
 from postroad.work.attempt import Attempt, Runner
 from postroad.work.completion import gone
 from postroad.work.ending import HANDLED, Became, Ending, cancelled, exhausted, failed, refused
+from postroad.work.planned import too_late, tuned
 from postroad.work.probe import DependencyProbe
 from postroad.work.run import Grip
 from postroad.work.running import Finish
@@ -216,8 +217,9 @@ class JobQueue:
 
     async def _attempted(self, attempt: Attempt) -> Ending:
         row = attempt.row
-        if row.cancelled is not None:
-            return cancelled(row.cancelled)
+        ends = too_late(row) if row.cancelled is None else row.cancelled
+        if ends is not None:
+            return cancelled(ends)
         try:
             runner = self._runner(row)
             if row.attempt >= runner.job.retry.attempts:
@@ -248,7 +250,8 @@ class JobQueue:
             raise ContractError(
                 "PR513", f"queue {self.queue!r} has no job {shown} here; declare it, then release the row"
             )
-        return runner
+        job = tuned(runner.job, row.wire.headers)
+        return runner if job is runner.job else Runner(job, runner.transactions)
 
     def took(self, taken: float) -> None:
         """A run took so many seconds, with what was written about it alone."""

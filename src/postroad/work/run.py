@@ -18,6 +18,7 @@ from postroad.failures import Cancel
 from postroad.leases.hold import TTL
 from postroad.signals.catalog import LateWriteRefused
 from postroad.work import running, store
+from postroad.work.planned import due_of
 from postroad.work.sweeper import at_once
 from postroad.work.use import Kind, Resources, used
 
@@ -188,8 +189,11 @@ class _Told:
 
     @property
     def due(self) -> datetime:
-        """When it was first meant to run (aware); retries leave it as it is."""
-        return self.grip.row.due or self.grip.row.created_at
+        """When it was first meant to run (aware); of a schedule's, its due time, in the schedule's zone.
+
+        Retries leave it as it is.
+        """
+        return due_of(self.grip.row.wire.headers) or self.grip.row.due or self.grip.row.created_at
 
     @property
     def created_at(self) -> datetime:

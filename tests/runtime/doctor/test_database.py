@@ -143,7 +143,7 @@ def test_a_process_for_which_too_few_connections_are_left_is_warned_of(examine, 
 
 def test_the_bill_is_made_for_each_role(examine):
     (finding,) = examine()["connections"]
-    assert "dispatch 7, consume 16, work 16, maintain 7, together 16" in finding.found
+    assert "dispatch 7, consume 16, work 16, schedule 7, maintain 7, together 16" in finding.found
     assert severity(examine(app=False)["connections"]) == "not checked"
 
 

@@ -1,0 +1,1 @@
+"""When schedules are due, and what becomes of each occurrence."""
