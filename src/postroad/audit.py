@@ -63,7 +63,8 @@ class Chosen:
 
 def record(schema: str, act: Act) -> Pipeline[None]:
     """Add `act`; it commits with the transaction that it is part of."""
-    args = (act.by, act.act, act.subject, act.items, act.reason, _json(act.before), _json(act.after))
+    texts = (_text(act.by), act.act, _text(act.subject), act.items, None if act.reason is None else _text(act.reason))
+    args = (*texts, _json(act.before), _json(act.after))
     yield QUERIES.statement("add", schema, *args)
 
 
@@ -80,8 +81,13 @@ def entries(schema: str, chosen: Chosen, *, limit: int) -> Pipeline[Sequence[Ent
     ]  # fmt: skip
 
 
+def _text(given: str) -> str:
+    """`given` without what a PostgreSQL text cannot hold: names come from command lines and from strangers' rows."""
+    return given.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
 def _json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(dict(value), default=str)
+    return None if value is None else json.dumps(dict(value), default=str).replace("\\u0000", "\\ufffd")
 
 
 def _object(value: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:

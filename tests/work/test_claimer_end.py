@@ -59,7 +59,7 @@ async def test_cancelled_it_gives_back_what_runs_uncharged_and_releases_the_leas
 
 @pytest.mark.sabotage
 async def test_sabotage_without_giving_back_the_rows_wait_for_their_recovery(here, sql, monkeypatch):
-    monkeypatch.setattr(store, "held_by", lambda schema, _worker: store.list_quarantine(schema))
+    monkeypatch.setattr(store, "held_by", lambda schema, _worker: store.quarantine_state(schema))
     with pytest.raises(AssertionError):
         await assert_cancelled_it_gives_back(here, sql)
 

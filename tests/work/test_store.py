@@ -5,7 +5,7 @@ import json
 import pytest
 
 from postroad.clock import seconds
-from postroad.work import store
+from postroad.work import kept, store
 from work.bench import SCHEMA, VERDICT, put, wire
 
 SECRET = b'{"passenger": "Grace Hopper"}'
@@ -262,11 +262,11 @@ async def test_the_list_of_quarantine_shows_no_payload_and_no_resolved_rows(here
         store.quarantine(SCHEMA, queue="c", key="k", wire=wire(SECRET, headers={"p": "Hopper"}), verdict=VERDICT)
     )
 
-    kept = await here.run(store.list_quarantine(SCHEMA))
-    assert [row.queue for row in kept] == ["c", "a"]
-    assert (kept[0].failure, kept[0].code, kept[0].size) == ("transient", "gateway", len(SECRET))
-    assert "Hopper" not in repr(kept)
-    assert [row.queue for row in await here.run(store.list_quarantine(SCHEMA, queue="a", limit=5))] == ["a"]
+    found = await here.run(kept.listed(SCHEMA, kept.Chosen()))
+    assert [row.queue for row in found] == ["c", "a"]
+    assert (found[0].failure, found[0].code, found[0].size) == ("transient", "gateway", len(SECRET))
+    assert "Hopper" not in repr(found)
+    assert [row.queue for row in await here.run(kept.listed(SCHEMA, kept.Chosen(queue="a"), limit=5))] == ["a"]
     assert [(depth.queue, depth.count) for depth in await here.run(store.quarantine_state(SCHEMA))] == [
         ("a", 1),
         ("c", 1),

@@ -11,9 +11,11 @@ import typer
 
 from postroad.cli import (
     adopt,
+    audit,
     catalog,
     doctor,
     effects,
+    events,
     grants,
     jobs,
     lease,
@@ -60,6 +62,8 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("doctor")(doctor.doctor)
     app.command("adopt")(adopt.adopt)
     app.command("grants")(grants.grants)
+    app.command("audit")(audit.audit)
+    app.add_typer(events.app, name="events")
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
     app.add_typer(quarantine.app, name="quarantine")

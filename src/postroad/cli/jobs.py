@@ -77,7 +77,7 @@ def enqueue(
     if dry_run:
         _tell({"written": False, **fields}, as_json=json, said=f"{job} would be enqueued in {row.queue}")
         return
-    done = asyncio.run(work_acts.put(operations.database_settings(), row))
+    done = asyncio.run(work_acts.put(operations.database_settings(), row, by=who(by)))
     if done.new:
         _tell(
             {"written": True, "id": done.id, **fields}, as_json=json, said=f"{job} enqueued in {row.queue} as {done.id}"

@@ -66,6 +66,28 @@ def safe(value: object) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def payload(body: bytes | None) -> dict[str, str]:
+    """A body as text, where it was asked for and is kept; as base64 where it is no text."""
+    import base64
+
+    if body is None:
+        return {}
+    try:
+        return {"payload": body.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(body).decode()}
+
+
+def fields(values: dict[str, Any]) -> None:
+    """Print what is known of one thing, a line each, and its `history` last."""
+    for name, value in values.items():
+        if value is not None and name != "history":
+            line(f"{name}: {safe(value)}")
+    for entry in values.get("history", ()):
+        told = " ".join(f"{key}={value}" for key, value in entry.items() if value is not None)
+        line(f"history: {safe(told)}")
+
+
 def plain(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields for a document: times in ISO 8601, and no bytes."""
     return {

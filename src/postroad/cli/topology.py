@@ -10,6 +10,7 @@ import typer
 
 from postroad.cli import show
 from postroad.cli.load import HELP, load
+from postroad.cli.quarantine import who
 
 app = typer.Typer(
     no_args_is_help=True, help="What an App needs of its transport: exchanges, queues and bindings, or subscriptions."
@@ -66,7 +67,7 @@ def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
     from postroad.transport.postgres.transport import subscriptions_in
 
     topology, settings = load(reference).topology, operations.topology_settings()
-    asyncio.run(operations.apply_topology(settings, topology))
+    asyncio.run(operations.apply_topology(settings, topology, by=who(None)))
     counts = {
         "exchanges": len(topology.exchanges), "queues": sum(one.owned for one in topology.queues),
         "bindings": len(topology.bindings),
@@ -122,7 +123,7 @@ def retire(
     """
     from postroad.runtime import operations
 
-    ended, dropped = asyncio.run(operations.retire_consumer(operations.topology_settings(), consumer))
+    ended, dropped = asyncio.run(operations.retire_consumer(operations.topology_settings(), consumer, by=who(None)))
     if json:
         show.document({"consumer": consumer, "subscriptions": ended, "deliveries": dropped})
     else:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from postroad.cli import show
 from postroad.cli.quarantine import By, who
-
-if TYPE_CHECKING:
-    from postroad.work.operate import Shown
 
 app = typer.Typer(no_args_is_help=True, help="Open work: jobs (tasks), and the retries of consumers.")
 
@@ -81,31 +78,13 @@ def show_(
     from postroad.runtime import operations, work_acts
 
     found = asyncio.run(work_acts.row(operations.database_settings(), row, payload=payload))
-    fields = {**show.plain(asdict(found)), **_payload(found)}
+    fields = {**show.plain(asdict(found)), **show.payload(found.body)}
     if not payload:
         del fields["headers"]
     if json:
         show.document(fields)
         return
-    history = fields.pop("history")
-    for name, value in fields.items():
-        if value is not None:
-            show.line(f"{name}: {show.safe(value)}")
-    for entry in history:
-        told = " ".join(f"{key}={value}" for key, value in entry.items() if value is not None)
-        show.line(f"history: {show.safe(told)}")
-
-
-def _payload(found: Shown) -> dict[str, str]:
-    """The body as text, where it was asked for and is kept; as base64 where it is no text."""
-    import base64
-
-    if found.body is None:
-        return {}
-    try:
-        return {"payload": found.body.decode()}
-    except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(found.body).decode()}
+    show.fields(fields)
 
 
 @app.command("cancel")

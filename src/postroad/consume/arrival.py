@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from postroad.consume import inbox, legacy
 from postroad.errors import ContractError
 from postroad.events.envelope import decode, message_key
+from postroad.events.redacted import is_redacted
+from postroad.failures import Drop
 from postroad.transport.topology import events_exchange, replay_exchange
 from postroad.work.wire import Wire
 
@@ -45,7 +47,7 @@ class Arrival:
     message_key: UUID | None = None
     subscription: Subscription[Any] | None = None
     event: Any = field(default=None, repr=False)
-    refusal: ContractError | None = None
+    refusal: ContractError | Drop | None = None
 
     @property
     def attempt(self) -> int:
@@ -113,9 +115,10 @@ def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
         else:
             envelope, key, event = legacy.opened(consumer, wire)
         subscription = recognised(consumer, envelope)
+        remaining(wire)
         admitted(consumer, envelope, subscription)
         event = validated(envelope, subscription) if event is None else event
-    except ContractError as error:
+    except (ContractError, Drop) as error:
         refusal = error
     if envelope is not None and wire.event_type != envelope.type:
         wire = replace(wire, event_type=_plain(envelope.type))
@@ -161,6 +164,16 @@ def vouched(wire: Wire, envelope: Envelope) -> UUID:
     if envelope.source.startswith(_SOURCE) and not envelope.is_own:
         raise ContractError("PR504", f"{_shown(envelope.type)} names a source that is not its owner")
     return message_key(envelope)
+
+
+def remaining(wire: Wire) -> None:
+    """Check that something is left of the event.
+
+    Raises:
+        Drop: it was erased; what came in its place has its id and nothing else.
+    """
+    if is_redacted(wire.body):
+        raise Drop("redacted")
 
 
 def recognised(consumer: Consumer[Any], envelope: Envelope) -> Subscription[Any]:

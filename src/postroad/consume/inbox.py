@@ -115,9 +115,10 @@ def expire(schema: str, first: int, last: int, *, before: datetime) -> Pipeline[
     return len(rows)
 
 
-def ensure(schema: str, consumer: str, key: UUID, *, reason: str | None) -> Pipeline[None]:
-    """Set a *quarantined* mark for a row that is about to be released, unless a mark stands."""
-    yield QUERIES.statement("ensure", schema, consumer, key, reason)
+def ensure(schema: str, marks: Sequence[tuple[str, UUID, str]]) -> Pipeline[None]:
+    """Set a *quarantined* mark (consumer, key, reason) for each row that is released, unless a mark stands."""
+    consumers, keys, reasons = ([mark[place] for mark in marks] for place in range(3))
+    yield QUERIES.statement("ensure", schema, consumers, keys, reasons)
 
 
 def _found(row: Mapping[str, Any]) -> Claim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -31,5 +32,17 @@ def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
         message = f"row {row.id} of quarantine: a retry of the same message is open in {row.queue!r} already"
         raise UsageError("PR112", message)
     if row.key is not None:
-        yield from inbox.ensure(schema, row.queue, UUID(row.key), reason=row.code)
+        yield from inbox.ensure(schema, [(row.queue, UUID(row.key), row.code)])
     return work_id
+
+
+def all_released(schema: str, ids: Sequence[int], *, by: str) -> Pipeline[list[work.Made]]:
+    """The same for each of `ids`, deliveries and jobs, in order of id; those that became rows of `work`.
+
+    What cannot be released stays as it is: nothing vouches for it, or a row of `work` is open for its key.
+    """
+    made = yield from work.all_to_work(schema, ids, by=by)
+    yield from inbox.ensure(
+        schema, [(row.queue, UUID(row.key), row.code) for row in made if row.kind != "job" and row.key is not None]
+    )
+    return made

@@ -124,9 +124,11 @@ DELETE FROM {schema}.inbox AS mark
 RETURNING mark.consumer;
 
 -- name: ensure
--- The mark of a row that is released from quarantine: it stands already, unless the row was kept without one.
+-- The marks of rows that are released from quarantine: one stands already, unless the row was kept without it.
 INSERT INTO {schema}.inbox (consumer, message_key, outcome, reason)
-VALUES ($1, $2, 'quarantined', $3)
+SELECT consumer, message_key, 'quarantined', reason
+FROM unnest($1::text[], $2::uuid[], $3::text[]) AS given (consumer, message_key, reason)
+ORDER BY consumer, message_key
 ON CONFLICT DO NOTHING;
 
 -- name: start

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from postroad.audit import Act, record
 from postroad.errors import UsageError
 from postroad.outbox import installation
 from postroad.outbox.bond import HELD
@@ -124,6 +125,13 @@ def _looked(schema: str) -> Pipeline[tuple[Installation, Mapping[str, Any]]]:
 def _adopted(schema: str, by: str, *, discard: bool) -> Pipeline[tuple[Installation, int, int]]:
     waits = yield installation.waiting(schema)
     gone = (yield installation.discard(schema)) if discard else [{"count": 0}]
+    before = installation.read((yield installation.look(schema))[0])
     yield installation.adopt(schema, by)
-    found = yield installation.look(schema)
-    return installation.read(found[0]), waits[0]["count"], gone[0]["count"]
+    found = installation.read((yield installation.look(schema))[0])
+    act = Act(
+        by=by, act="installation.adopt", subject=found.id, items=gone[0]["count"],
+        before={"installation": before.id, "broker": before.broker, "waiting": waits[0]["count"]},
+        after={"discarded": gone[0]["count"]},
+    )  # fmt: skip
+    yield from record(schema, act)
+    return found, waits[0]["count"], gone[0]["count"]

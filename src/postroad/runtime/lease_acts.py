@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
+from postroad.audit import Act, record
 from postroad.errors import Unavailable, UsageError
 from postroad.leases import PREFIX, interrupt, listed
 from postroad.runtime.operations import connected
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from postroad.leases import Listed
     from postroad.runtime.settings import Settings
+    from postroad.sql import Pipeline
 
 LONGEST_REASON: Final = 500
 _PATIENCE: Final = "SET lock_timeout = '5s'"
@@ -54,9 +56,9 @@ async def fence(settings: Settings, name: str, *, by: str, reason: str = "") -> 
         await migrations.check(connection, schema=settings.schema)
         await connection.execute(_PATIENCE)
         for row in (name, PREFIX + name):
-            pipeline = interrupt(settings.schema, row, by=by, reason=reason)
             try:
-                fenced = await drive(pipeline, AsyncpgHand(connection))
+                async with connection.transaction():
+                    fenced = await drive(_fenced(settings.schema, row, by, reason), AsyncpgHand(connection))
             except asyncpg.LockNotAvailableError as error:
                 message = (
                     f"a fenced transaction of lease {name!r} has been open for 5 s; nothing was changed, try again"
@@ -67,6 +69,14 @@ async def fence(settings: Settings, name: str, *, by: str, reason: str = "") -> 
             if fenced is not None:
                 return fenced
     raise UsageError("PR107", f"there is no lease {name[:100]!r}; see `postroad lease list`")
+
+
+def _fenced(schema: str, name: str, by: str, reason: str) -> Pipeline[Listed | None]:
+    fenced = yield from interrupt(schema, name, by=by, reason=reason)
+    if fenced is not None:
+        after = {"token": fenced.token}
+        yield from record(schema, Act(by=by, act="lease.fence", subject=name, reason=reason or None, after=after))
+    return fenced
 
 
 def as_row(lease: Listed) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import asyncpg
 
+from postroad.audit import Act, entries, record
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume.release import released as release_delivery
 from postroad.errors import AccessRefused, SettingsError, Unavailable, UsageError
@@ -29,12 +30,14 @@ from postroad.transport.amqp.management import read_vhost
 from postroad.transport.amqp.tls import Tls
 from postroad.transport.postgres import store as subscriptions
 from postroad.transport.postgres.transport import besides, lacking, subscriptions_in
-from postroad.work import Kept, list_quarantine, release
+from postroad.work import release
 
 if TYPE_CHECKING:
+    from postroad.audit import Chosen, Entry
     from postroad.sql import Pipeline
     from postroad.sql.migrations import Roles
     from postroad.transport.amqp import Difference
+    from postroad.transport.postgres.store import Subscriptions
     from postroad.transport.topology import Topology
 
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -156,20 +159,6 @@ async def maintain(settings: Settings) -> Maintained:
         return await upkeep.round()
 
 
-async def quarantined(settings: Settings, *, queue: str | None = None, limit: int = 100) -> Sequence[Kept]:
-    """What lies open in quarantine, newest first, without bodies.
-
-    Raises:
-        AccessRefused: the role may not read it, or cannot connect.
-        SchemaError: the schema does not serve this release.
-        Unavailable: the database is away.
-    """
-    async with connected(settings) as connection:
-        await migrations.check(connection, schema=settings.schema)
-        pipeline = list_quarantine(settings.schema, queue=queue, limit=limit)
-        return await drive(pipeline, AsyncpgHand(connection))
-
-
 async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
     """Release a row from quarantine, as `by`.
 
@@ -189,11 +178,19 @@ async def retry(settings: Settings, row_id: int, *, by: str) -> Released:
 
 
 def released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
-    """Release a row from quarantine, whatever its kind; run it in a transaction.
+    """Release a row from quarantine, whatever its kind, and record it; run it in a transaction.
 
     Raises:
         UsageError: PR112, see `retry`.
     """
+    done, code = yield from _released(schema, row_id, by)
+    before = {"kind": done.kind, "queue": done.queue, "code": code}
+    after = {"to": done.to, "number": done.number}
+    yield from record(schema, Act(by=by, act="quarantine.retry", subject=str(row_id), before=before, after=after))
+    return done
+
+
+def _released(schema: str, row_id: int, by: str) -> Pipeline[tuple[Released, str]]:
     row = yield from release.look(schema, row_id)
     if row is None:
         raise UsageError("PR112", f"there is no row {row_id} in quarantine; see `postroad quarantine list`")
@@ -201,18 +198,26 @@ def released(schema: str, row_id: int, by: str) -> Pipeline[Released]:
         raise UsageError("PR112", f"row {row_id} of quarantine was resolved at {row.resolved_at:%Y-%m-%d %H:%M} UTC")
     if row.kind in {"delivery", "dead-letter"}:
         number = yield from release_delivery(schema, row, by=by)
-        return Released(row.id, row.kind, row.queue, "work", number, by)
+        return Released(row.id, row.kind, row.queue, "work", number, by), row.code
     if row.kind == "event":
         number = yield from release_event(schema, row, by=by)
-        return Released(row.id, row.kind, row.queue, "outbox", number, by)
+        return Released(row.id, row.kind, row.queue, "outbox", number, by), row.code
     number = yield from release.released(schema, row, by=by)
     yield from occurrences.reopened(schema, key=row.key, work_id=number)
-    return Released(row.id, row.kind, row.queue, "work", number, by)
+    return Released(row.id, row.kind, row.queue, "work", number, by), row.code
 
 
-def as_row(kept: Kept) -> dict[str, Any]:
-    """A quarantined row as values for JSON."""
-    return {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in asdict(kept).items()}
+async def recorded(settings: Settings, chosen: Chosen, *, limit: int = 100) -> Sequence[Entry]:
+    """The acts of operators that are `chosen`, latest first.
+
+    Raises:
+        AccessRefused: the role may not read them, or cannot connect.
+        SchemaError: the schema does not serve this release.
+        Unavailable: the database is away.
+    """
+    async with connected(settings) as connection:
+        await migrations.check(connection, schema=settings.schema)
+        return await drive(entries(settings.schema, chosen, limit=limit), AsyncpgHand(connection))
 
 
 def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -226,10 +231,11 @@ def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return bound_settings(given) if is_postgres(settings.broker_url) else settings
 
 
-async def apply_topology(settings: Settings, topology: Topology) -> None:
-    """Declare everything on the transport. Safe to repeat; what stands otherwise is refused, never changed.
+async def apply_topology(settings: Settings, topology: Topology, *, by: str) -> None:
+    """Declare everything on the transport, as `by`. Safe to repeat; what stands otherwise is refused, never changed.
 
-    Over PostgreSQL the consumers' subscriptions are what `topology` says, and no others.
+    Over PostgreSQL the consumers' subscriptions are what `topology` says, and no others, and a change of them is
+    recorded; a broker's topology is no matter of the database.
 
     Raises:
         AccessRefused: the user may not declare.
@@ -243,7 +249,20 @@ async def apply_topology(settings: Settings, topology: Topology) -> None:
     consumers = {consumer for consumer, _ in wanted}
     async with connected(settings) as connection, connection.transaction():
         await migrations.check(connection, schema=settings.schema)
-        await drive(subscriptions.subscribe(settings.schema, consumers, wanted), AsyncpgHand(connection))
+        await drive(_subscribed(settings.schema, consumers, wanted, by), AsyncpgHand(connection))
+
+
+def _subscribed(schema: str, consumers: Collection[str], wanted: Subscriptions, by: str) -> Pipeline[None]:
+    stood = yield from subscriptions.subscriptions(schema, consumers)
+    yield from subscriptions.subscribe(schema, consumers, wanted)
+    added, ended = sorted(wanted - stood), sorted(stood - wanted)
+    for consumer in sorted({pair[0] for pair in (*added, *ended)}):
+        more, less = ([pair[1] for pair in pairs if pair[0] == consumer] for pairs in (added, ended))
+        act = Act(
+            by=by, act="subscription.change", subject=consumer, items=len(more) + len(less), before={"ended": less},
+            after={"added": more},
+        )  # fmt: skip
+        yield from record(schema, act)
 
 
 async def verify_topology(settings: Settings, topology: Topology) -> Sequence[Difference]:
@@ -262,8 +281,8 @@ async def verify_topology(settings: Settings, topology: Topology) -> Sequence[Di
     return [*lacking(wanted, standing), *besides(wanted, standing)]
 
 
-async def retire_consumer(settings: Settings, consumer: str) -> tuple[int, int]:
-    """End the subscriptions of a consumer that is gone, and drop what waits for it; how many of either.
+async def retire_consumer(settings: Settings, consumer: str, *, by: str) -> tuple[int, int]:
+    """End the subscriptions of a consumer that is gone, and drop what waits for it, as `by`; how many of either.
 
     Raises:
         AccessRefused: the role may not, or cannot connect.
@@ -276,7 +295,12 @@ async def retire_consumer(settings: Settings, consumer: str) -> tuple[int, int]:
         raise UsageError("PR107", f"{message}; this is for POSTROAD_BROKER_URL=postgres:")
     async with connected(settings) as connection, connection.transaction():
         await migrations.check(connection, schema=settings.schema)
-        ended, dropped = await drive(subscriptions.retire(settings.schema, consumer), AsyncpgHand(connection))
+        hand = AsyncpgHand(connection)
+        ended, dropped = await drive(subscriptions.retire(settings.schema, consumer), hand)
+        if ended or dropped:
+            gone = {"subscriptions": ended, "deliveries": dropped}
+            act = Act(by=by, act="subscription.retire", subject=consumer, items=ended + dropped, before=gone)
+            await drive(record(settings.schema, act), hand)
     if not ended and not dropped:
         raise UsageError("PR107", f"consumer {consumer!r} subscribes to nothing, and nothing waits for it")
     return ended, dropped

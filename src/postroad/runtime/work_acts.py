@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from pydantic import ValidationError
 
+from postroad.audit import Act, record
 from postroad.errors import Unavailable, UsageError
 from postroad.runtime.operations import connected, released
 from postroad.sql import drive, migrations
@@ -73,7 +74,11 @@ async def cancel(settings: Settings, number: int, *, by: str, reason: str | None
         UsageError: PR113, it is not open, or a consumer's delivery.
     """
     async with _hand(settings) as hand:
-        return await drive(operate.cancel(settings.schema, number, by=by, reason=reason), hand)
+        done = await drive(operate.cancel(settings.schema, number, by=by, reason=reason), hand)
+        after = {"queue": done.queue, "result": done.result}
+        act = Act(by=by, act="work.cancel", subject=str(number), reason=reason, after=after)
+        await drive(record(settings.schema, act), hand)
+        return done
 
 
 async def retry(settings: Settings, number: int, *, by: str) -> Retried:
@@ -83,7 +88,11 @@ async def retry(settings: Settings, number: int, *, by: str) -> Retried:
         UsageError: PR113, it is neither; PR112, it cannot be released from quarantine.
     """
     async with _hand(settings) as hand:
-        return await drive(_retried(settings.schema, number, by), hand)
+        done = await drive(_retried(settings.schema, number, by), hand)
+        before, after = {"state": done.was}, {"queue": done.queue, "number": done.number}
+        act = Act(by=by, act="work.retry", subject=str(number), before=before, after=after)
+        await drive(record(settings.schema, act), hand)
+        return done
 
 
 def _retried(schema: str, number: int, by: str) -> Pipeline[Retried]:
@@ -114,6 +123,9 @@ async def pause(settings: Settings, queue: str, *, by: str, reason: str | None) 
     """
     async with _hand(settings) as hand:
         changed = await drive(operate.pause(settings.schema, queue, by=by, reason=reason), hand)
+        if changed:
+            act = Act(by=by, act="queue.pause", subject=queue, reason=reason)
+            await drive(record(settings.schema, act), hand)
         return changed, await _state(settings.schema, queue, hand)
 
 
@@ -124,7 +136,11 @@ async def resume(settings: Settings, queue: str, *, by: str) -> tuple[bool, Queu
         UsageError: PR107, no queue can have that name.
     """
     async with _hand(settings) as hand:
+        before = await _state(settings.schema, queue, hand)
         changed = await drive(operate.resume(settings.schema, queue, by=by), hand)
+        if changed:
+            paused = {"paused_by": before.paused_by, "paused_at": before.paused_at, "reason": before.reason}
+            await drive(record(settings.schema, Act(by=by, act="queue.resume", subject=queue, before=paused)), hand)
         return changed, await _state(settings.schema, queue, hand)
 
 
@@ -164,10 +180,14 @@ def prepared(
     return row._replace(headers=json.dumps({"by": kept(by)}))
 
 
-async def put(settings: Settings, row: NewJob) -> Enqueued:
-    """Enqueue what was `prepared`, in a transaction of its own."""
+async def put(settings: Settings, row: NewJob, *, by: str) -> Enqueued:
+    """Enqueue what was `prepared`, as `by`, in a transaction of its own."""
     async with _hand(settings) as hand:
-        return (await drive(enqueue.enqueue(settings.schema, [row]), hand))[0]
+        done = (await drive(enqueue.enqueue(settings.schema, [row]), hand))[0]
+        if done.new:
+            after = {"queue": row.queue, "id": done.id}
+            await drive(record(settings.schema, Act(by=by, act="job.enqueue", subject=row.name, after=after)), hand)
+        return done
 
 
 def _job(declarations: Declarations, name: str) -> Job[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,18 @@ class Quarantined:
     """Whether it came by a queue of another owner, where only the consumer's own function gives it an identity."""
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A row of quarantine that became the row `number` of `work`."""
+
+    id: int
+    number: int
+    kind: str
+    queue: str
+    key: str | None
+    code: str
+
+
 def look(schema: str, id: int) -> Pipeline[Quarantined | None]:  # noqa: A002 - the column
     """The row, locked until the transaction ends: two people cannot release it at once."""
     rows = yield QUERIES.statement("look", schema, id)
@@ -47,8 +60,14 @@ def back_to_work(schema: str, id: int, *, by: str) -> Pipeline[int]:  # noqa: A0
     Its budget of attempts and age begins anew; its history goes on. 0, and nothing changes, while a row of `work` is
     open for its key, or where the row is neither an open delivery with a key (or of another's queue) nor an open job.
     """
-    rows = yield QUERIES.statement("back_to_work", schema, id, kept(by))
-    return int(rows[0]["id"]) if rows else 0
+    made = yield from all_to_work(schema, [id], by=by)
+    return made[0].number if made else 0
+
+
+def all_to_work(schema: str, ids: Sequence[int], *, by: str) -> Pipeline[list[Made]]:
+    """The same for each of `ids`, in order of id; those that became rows of `work`, in that order."""
+    rows = yield QUERIES.statement("back_to_work", schema, list(ids), kept(by))
+    return sorted((Made(*row.values()) for row in rows), key=lambda made: made.number)
 
 
 def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:

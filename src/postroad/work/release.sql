@@ -13,33 +13,42 @@ FROM {schema}.quarantine
 WHERE digest = sha256(convert_to('work ' || $1::bigint::text, 'UTF8'));
 
 -- name: back_to_work
--- Turns a row of quarantine into a ready row of its queue, with a fresh budget, and resolves it; nothing at all while
--- a row of work is open for the same key. A delivery needs a key, which its inbox knows it by, but one of another's queue
+-- Turns rows of quarantine into ready rows of their queues, in order of id, with a fresh budget, and resolves them;
+-- nothing of a row while a row of work is open for the same key. A delivery needs a key, which its inbox knows it by, but one of another's queue
 -- (amqp-properties), which has one once it can be read; a job needs none, and has its priority among its headers. The
 -- history keeps its first entry and the latest nineteen.
-WITH made AS (
+WITH numbered AS MATERIALIZED (
+    SELECT kept.*, nextval('{schema}.work_id') AS number
+    FROM (
+        SELECT *
+        FROM {schema}.quarantine
+        WHERE id = ANY ($1::bigint[]) AND resolved_at IS NULL
+            AND (kind = 'job' OR (kind IN ('delivery', 'dead-letter')
+                AND (key IS NOT NULL OR headers ? 'amqp-properties')))
+        ORDER BY id
+    ) AS kept
+), made AS (
     INSERT INTO {schema}.work
         (id, queue, kind, key, state, priority, run_at, due, attempt, event_type, body, content_type, headers, exchange,
          routing_key, history)
-    SELECT nextval('{schema}.work_id'), queue, CASE kind WHEN 'job' THEN 'job' ELSE 'retry' END, key, 'ready',
+    SELECT number, queue, CASE kind WHEN 'job' THEN 'job' ELSE 'retry' END, key, 'ready',
         CASE kind WHEN 'job' THEN coalesce((headers ->> 'priority')::smallint, 0) ELSE 0 END, statement_timestamp(),
         CASE kind WHEN 'job' THEN statement_timestamp() END, 0, event_type, body, content_type,
         CASE kind WHEN 'job' THEN headers - 'priority' ELSE headers END, exchange, routing_key,
         (CASE WHEN jsonb_typeof(history) <> 'array' THEN '[]'
                 WHEN jsonb_array_length(history) >= 20 THEN history - 1 ELSE history END)
             || jsonb_build_array(jsonb_build_object('class', 'released', 'by', $2::text, 'at', clock_timestamp()))
-    FROM {schema}.quarantine
-    WHERE id = $1 AND resolved_at IS NULL
-        AND (kind = 'job' OR (kind IN ('delivery', 'dead-letter') 
-            AND (key IS NOT NULL OR headers ? 'amqp-properties')))
+    FROM numbered
+    ORDER BY number
     ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id
 )
 UPDATE {schema}.quarantine
 SET resolved_at = clock_timestamp(), resolution = 'retried', resolved_by = $2
-FROM made
-WHERE quarantine.id = $1
-RETURNING made.id;
+FROM numbered
+JOIN made ON made.id = numbered.number
+WHERE quarantine.id = numbered.id
+RETURNING quarantine.id, made.id AS number, quarantine.kind, quarantine.queue, quarantine.key, quarantine.code;
 
 -- name: resolve
 -- Resolves a row of quarantine as retried.

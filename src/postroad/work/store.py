@@ -287,12 +287,6 @@ def held_by(schema: str, worker: str) -> Pipeline[list[tuple[int, int]]]:
 # --- what people see ----------------------------------------------------------------------------------------------
 
 
-def list_quarantine(schema: str, *, queue: str | None = None, limit: int = 100) -> Pipeline[list[Kept]]:
-    """What lies open in quarantine, latest first, of one `queue` or of all."""
-    rows = yield QUERIES.statement("list_quarantine", schema, queue, limit)
-    return [Kept(*row.values()) for row in rows]
-
-
 def quarantine_state(schema: str) -> Pipeline[list[Depth]]:
     """What lies open in quarantine per queue: how many, and the age of the oldest."""
     rows = yield QUERIES.statement("quarantine_state", schema)

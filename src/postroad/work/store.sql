@@ -114,15 +114,6 @@ WITH gone AS (
 SELECT id
 FROM gone;
 
--- name: list_quarantine
--- What lies open in quarantine, latest first, without bodies or headers.
-SELECT id, kind, queue, key, class, code, fingerprint, error_type, reason, event_type, attempt,
-    octet_length(body) AS size, content_type, exchange, routing_key, quarantined_at
-FROM {schema}.quarantine
-WHERE resolved_at IS NULL AND ($1::text IS NULL OR queue = $1)
-ORDER BY id DESC
-LIMIT $2;
-
 -- name: quarantine_state
 -- How much lies open in quarantine per queue, and the age of the oldest in seconds.
 SELECT queue, count(*) AS depth, extract(epoch FROM clock_timestamp() - min(quarantined_at))::float8 AS oldest

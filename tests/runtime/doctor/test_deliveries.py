@@ -68,10 +68,10 @@ def test_a_database_that_carries_events_needs_no_broker(runtime_url: str, postgr
         ]  # fmt: skip
 
     assert severity(by_name(asyncio.run(examine()))["topology"][:1]) == "error"
-    asyncio.run(apply_topology(settings, SUBJECT.topology))
+    asyncio.run(apply_topology(settings, SUBJECT.topology, by="ada"))
     found = {name: severity(rows) for name, rows in by_name(asyncio.run(examine())).items()}
     assert found == {
         "broker": "ok", "installation": "ok", "deliveries.waiting": "ok", "topology": "ok", "transport.former": "ok",
     }  # fmt: skip
-    ended, dropped = asyncio.run(retire_consumer(settings, CONSUMER))
+    ended, dropped = asyncio.run(retire_consumer(settings, CONSUMER, by="ada"))
     assert (ended > 0, dropped) == (True, 0)

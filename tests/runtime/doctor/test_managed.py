@@ -32,7 +32,7 @@ class Host:
         self.node, self.name = node, f"doctor-{uuid4().hex[:8]}"
         self.url = node.add_vhost(self.name)
         self.settings = Settings(broker_url=self.url, management_url=node.management_url())
-        asyncio.run(apply_topology(self.settings, TOPOLOGY))
+        asyncio.run(apply_topology(self.settings, TOPOLOGY, by="ada"))
 
     def call(self, method, *arguments, **options):
         async def one():

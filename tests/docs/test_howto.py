@@ -1,0 +1,77 @@
+"""The how-to page runs as it stands, each section against the trouble that it is about."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.test_events import logged, place
+from cli.test_quarantine import count, fill
+from cli.test_work import Table, postroad
+
+if TYPE_CHECKING:
+    from postroad.testing.servers import Postgres
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto.md"
+PERSON = "customer-4711"
+
+
+@pytest.fixture
+def table(postgres: Postgres, database: str, runtime_url: str) -> Table:
+    return Table(postgres, database, runtime_url)
+
+
+def run(table: Table, title: str) -> dict[str, str]:
+    """Run every command of a section, in order; what each printed."""
+    section = PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+             for line in block.splitlines()]  # fmt: skip
+    printed = {}
+    for line in lines:
+        done = postroad(*shlex.split(line)[1:], **table.given)
+        assert done.returncode == 0, (line, done.stderr)
+        printed[line] = done.stdout
+    assert printed
+    return printed
+
+
+def test_a_poison_message(table: Table) -> None:
+    fill(table, 1, queue="billing.orders")
+    printed = run(table, "A poison message")
+    assert "1 group, 1 rows" in printed["postroad quarantine groups"]
+    assert "hush" not in printed["postroad quarantine show 1"]
+    assert "hush" in printed["postroad quarantine show 1 --payload"]
+    assert "because: a test order" in printed["postroad audit --subject 1"]
+    assert count(table, "quarantine", "resolution = 'discarded'") == 1
+
+
+def test_a_poison_release_rolled_back(table: Table) -> None:
+    fill(table, 40, queue="billing.orders")
+    fill(table, 5, queue="billing.orders", quarantined_at="now() - interval '3 days'")
+    printed = run(table, "A poison release, rolled back")
+    dry = printed["postroad quarantine retry --queue billing.orders --since 2h --dry-run"]
+    assert "release: 40 rows" in dry
+    assert count(table, "work", "queue = 'billing.orders' AND state = 'ready'") == 40
+    assert count(table, "quarantine", "resolved_at IS NULL") == 5
+    assert list(printed.values())[-1].count("quarantine.retry") == 1
+
+
+def test_a_stuck_job(table: Table) -> None:
+    number = table.add("running", worker="'worker:1'", started_at="now() - interval '3 hours'")
+    assert number == 1
+    printed = run(table, "A stuck job")
+    assert "its worker is asked" in next(text for line, text in printed.items() if "cancel" in line)
+    assert table.work("queue", "list")[0]["paused_at"] is None
+    assert "2 acts" in printed["postroad audit --act queue."]
+
+
+def test_erasing_a_persons_data(table: Table) -> None:
+    logged(table, PERSON)
+    place(table, PERSON)
+    printed = run(table, "Erasing a person's data")
+    assert "1 in the log, 1 in work, 1 in quarantine erased" in printed[next(x for x in printed if x.endswith("--yes"))]
+    assert PERSON not in printed["postroad audit --act event.redact"]
