@@ -40,7 +40,8 @@ def test_a_page_links_to_pages_and_headings_that_are_there(page: str) -> None:
     wrong = []
     for target, anchor in links(DOCS / page):
         there = DOCS / (target or page)
-        if not there.is_file() or there.parent != DOCS or (anchor and anchor not in anchors(there)):
+        beside = target.startswith("../")  # The site shows such a link's words alone (.ci/site.py).
+        if not there.is_file() or (there.parent != DOCS and not beside) or (anchor and anchor not in anchors(there)):
             wrong.append(f"{target}#{anchor}")
     assert wrong == []
 
