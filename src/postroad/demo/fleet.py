@@ -139,6 +139,16 @@ class Fleet:
             member.process.wait()
         return holds
 
+    def kill_scheduler(self) -> bool:
+        """SIGKILL the process that has planned occurrences, if one has; whether one had."""
+        counted = self.gauges()
+        for member in self._members:
+            if counted.get(member.process.pid, gauges.Gauges()).planned:
+                member.process.kill()
+                member.process.wait()
+                return True
+        return False
+
     def _holds(self, member: Member) -> bool:
         counted = self.gauges().get(member.process.pid, gauges.Gauges())
         return counted.unacked + counted.unconfirmed > 0
