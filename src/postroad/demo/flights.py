@@ -19,7 +19,7 @@ SAMPLE: Final = Path(__file__).with_name("flights-sample.csv")
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One scheduled flight, as it turned out. `delay` is in minutes; None where it was cancelled. `day` is New York's."""
+    """One scheduled flight, as it turned out. `delay` is in minutes; None where cancelled. `day` is New York's."""
 
     flight_id: str
     carrier: str

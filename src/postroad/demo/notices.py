@@ -48,7 +48,9 @@ class NoticeCompany:
     async def look_up(self, command: Notice, attempt: EffectAttempt) -> LookedUp:  # noqa: ARG002
         """Whether it was sent."""
         status, _ = await ask(self.url, "GET", command.flight_id)
-        return {_OK: Found(Done(command.flight_id)), _MISSING: Absent}.get(status, Unknown)
+        if status == _OK:
+            return Found(Done(command.flight_id))
+        return Absent if status == _MISSING else Unknown
 
 
 notice = effect(

@@ -62,9 +62,9 @@ SELECT $1, count(*), count(delay_minutes), count(*) - count(delay_minutes), coal
 
 @consumer(Departed, Cancelled, name="punctuality.projection")
 async def project(event: Departure | Cancellation, delivery: Delivery[Connection]) -> None:
-    """Note the flight, count it for its carrier, and have a notice sent if it is late: all would double without the inbox.
+    """Note the flight, count it for its carrier, order a notice if it is late: all would double without the inbox.
 
-    The notice is only ordered here, in the same transaction; it is sent by a job, since nobody can roll it back.
+    The order is in the same transaction; a job sends the notice, since nobody can roll that back.
     """
     delay = event.delay_minutes if isinstance(event, Departure) else None
     await delivery.tx.execute(SEE, event.flight_id, event.carrier, event.day, delay)

@@ -69,8 +69,8 @@ def _story(outcome: Outcome) -> list[str]:
     return [
         *story,
         f"{verdict.reports:,} daily reports of {verdict.days:,} days were written; they {reports} with the file.",
-        f"{verdict.notices:,} notices were sent for {verdict.late:,} flights over an hour late, {notices}: "
-        f"{outcome.unanswered:,} calls were never answered, {outcome.looked_up:,} outcomes were looked up.",
+        f"{verdict.notices:,} notices were sent for {verdict.late:,} flights over an hour late, {notices}.",
+        f"{outcome.unanswered:,} calls to send one were not answered; {outcome.looked_up:,} outcomes were looked up.",
         f"The projection {agrees} with the file. It took {outcome.seconds:.1f} s.",
         f"lost {verdict.lost}, doubled {verdict.doubled}",
     ]

@@ -51,9 +51,9 @@ Line: TypeAlias = tuple[str, str, date, str, str]
 class Verdict:
     """What the tables say. `lost` and `doubled` count flights; `agrees` is the projection against the file.
 
-    `reports` and `notices` count what there is, of `days` and `late` flights in the file; `reports_agree` if each day has
-    one report with the file's figures, `notices_agree` if each late flight has one notice at the provider, and no other
-    has, and the service has noted the same.
+    `reports` and `notices` count what there is, of `days` and `late` flights in the file. `reports_agree`: each day has
+    one report, with the file's figures. `notices_agree`: each late flight has one notice at the provider, no other
+    flight has, and the service has noted the same.
     """
 
     rows: int
