@@ -1,4 +1,4 @@
-"""The demo's consumer service with occurrences that are not unique: each backfill's are a microsecond beside all others."""
+"""The demo's consumer service with occurrences that are not unique: those of each backfill are new."""
 
 from __future__ import annotations
 
