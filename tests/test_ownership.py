@@ -33,6 +33,7 @@ ALLOWED = {
     "transport/postgres/transport.py": ({"gather"}, "waits for tasks that the owner started"),
     "transport/amqp/transport.py": ({"gather"}, "closes connections side by side, and waits for them"),
     "demo/author.py": ({"gather"}, "a process of its own, which does nothing else"),
+    "demo/provider.py": ({"Popen", "start_server"}, "a process of its own, which does nothing else, and its start"),
     "demo/road.py": ({"Popen"}, "a command: it ends the processes that it started"),
     "demo/fleet.py": ({"Popen"}, "a command: it ends the processes that it started"),
     "testing/": ({"Popen", "Thread"}, "servers and fault injectors for tests: beside the product, never in it"),

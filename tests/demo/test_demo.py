@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import csv
+import gzip
 import json
 import os
 import subprocess
@@ -22,6 +24,8 @@ FLIGHTS = DATA / "flights-2013-01.csv.gz"
 PLANS = {"embedded": WITHOUT_BROKER, "auto": PLAN}
 BROKERS = pytest.mark.parametrize("broker", PLANS)
 TRUTH = json.loads((DATA / "flights-2013-01.truth.json").read_text())
+LATE = sum(counts["delayed_over_60"] for counts in TRUTH["per_carrier"].values())
+DAYS = 10
 
 
 def demo(*arguments: str) -> dict:
@@ -36,6 +40,15 @@ def demo(*arguments: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def told(report: dict) -> None:
+    """Each late flight was told once, although one call of ten was acted on and not answered."""
+    notices = report["notices"]
+    assert notices["sent"] == notices["late"] == LATE
+    assert notices["agree"]
+    assert notices["unanswered"] == LATE // 10
+    assert notices["looked_up"] >= notices["unanswered"]
+
+
 @pytest.mark.timeout(400)
 @BROKERS
 def test_ten_days_of_flights_arrive_once_in_effect(broker):
@@ -43,6 +56,8 @@ def test_ten_days_of_flights_arrive_once_in_effect(broker):
     assert report["per_carrier"] == TRUTH["per_carrier"]
     assert report["rows"] == report["published"] == report["confirmed"] == report["handled"] == TRUTH["rows"]
     assert (report["lost"], report["doubled"], report["quarantined"]) == (0, 0, 0)
+    assert report["reports"] == {"days": DAYS, "written": DAYS, "agree": True}
+    told(report)
 
 
 @pytest.mark.timeout(400)
@@ -51,20 +66,72 @@ def test_ten_days_of_flights_arrive_once_in_effect_while_everything_is_killed(br
     report = demo("--csv", str(FLIGHTS), "--chaos", "--broker", broker)
     assert report["per_carrier"] == TRUTH["per_carrier"]
     assert (report["rows"], report["lost"], report["doubled"]) == (TRUTH["rows"], 0, 0)
+    assert report["reports"] == {"days": DAYS, "written": DAYS, "agree": True}
+    told(report)
     assert report["duplicates"] > 0
     assert report["faults"].keys() >= set(PLANS[broker]) | {"kills", "redeliveries"}
     assert min(report["faults"].values()) > 0
-    assert report["faults"]["kills"] == len(PLAN) - 1
+    assert report["faults"]["kills"] == len(PLAN), "the plan without its restart, and the scheduler"
 
 
 @pytest.mark.sabotage
 @pytest.mark.timeout(400)
 @BROKERS
 def test_without_the_inbox_flights_are_doubled(broker, monkeypatch):
-    given = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(given))
+    importable(monkeypatch)
     outcome = run_demo(FLIGHTS, broker=broker, chaos=True, consumer_app="sabotaged:app")
     assert outcome.verdict.doubled > 0
+    assert not sound(outcome)
+
+
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the demo's processes import the sabotaged Apps."""
+    given = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(given))
+
+
+def few(folder: Path) -> Path:
+    """Three days of flights, fifteen of them late."""
+    with gzip.open(FLIGHTS, "rt", encoding="utf-8") as text:
+        head, *lines = text.read().splitlines()
+    rows = [
+        (line, row["day"], row["dep_delay"]) for line, row in zip(lines, csv.DictReader([head, *lines]), strict=True)
+    ]
+    days = ("1", "2", "3")
+    late = [[line for line, at, by in rows if at == day and by != "NA" and int(by) > 60][:5] for day in days]
+    rest = [[line for line, at, by in rows if at == day and (by == "NA" or int(by) <= 60)][:5] for day in days]
+    path = folder / "few.csv"
+    path.write_text("\n".join([head, *(line for day in (*late, *rest) for line in day)]) + "\n")
+    return path
+
+
+@pytest.mark.timeout(300)
+def test_each_day_is_reported_and_each_late_flight_told_once(tmp_path):
+    outcome = run_demo(few(tmp_path))
+    assert sound(outcome)
+    verdict = outcome.verdict
+    assert (verdict.days, verdict.reports, verdict.late, verdict.notices) == (3, 3, 15, 15)
+    assert (outcome.unanswered, outcome.looked_up) == (1, 1)
+
+
+@pytest.mark.sabotage
+@pytest.mark.timeout(300)
+def test_without_the_ledger_passengers_are_told_twice(tmp_path, monkeypatch):
+    importable(monkeypatch)
+    outcome = run_demo(few(tmp_path), consumer_app="sabotaged_ledger:app")
+    assert outcome.unanswered > 0
+    assert outcome.verdict.notices > outcome.verdict.late
+    assert outcome.verdict.reports_agree
+    assert not sound(outcome)
+
+
+@pytest.mark.sabotage
+@pytest.mark.timeout(300)
+def test_where_occurrences_are_not_unique_reports_are_doubled(tmp_path, monkeypatch):
+    importable(monkeypatch)
+    outcome = run_demo(few(tmp_path), consumer_app="sabotaged_schedules:app")
+    assert outcome.verdict.reports == 2 * outcome.verdict.days
+    assert outcome.verdict.notices_agree
     assert not sound(outcome)
 
 
@@ -108,7 +175,7 @@ def test_the_plan_kills_each_kind_several_times_and_spreads_over_the_file():
     assert [gate.at for gate in plan] == sorted(gate.at for gate in plan)
     assert 0 < plan[0].at < plan[-1].at < 1000
     assert min(PLAN.count(Fault.CONSUMER_KILLS), PLAN.count(Fault.DISPATCHER_KILLS)) >= 3
-    assert {*PLAN, *WITHOUT_BROKER} == set(Fault)
+    assert {*PLAN, *WITHOUT_BROKER, Fault.SCHEDULER_KILLS} == set(Fault)
 
 
 def test_the_judge_imports_nothing_of_postroad():

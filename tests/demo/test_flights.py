@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,9 @@ def write(folder: Path, *lines: str) -> Path:
 
 def test_a_departure_occurred_at_its_scheduled_time_plus_its_delay(tmp_path):
     (flight,) = read(write(tmp_path, GOOD))
-    assert flight == Flight("2013-01-01:UA:1545:EWR", "UA", "EWR", "IAH", 2, datetime(2013, 1, 1, 10, 17, tzinfo=UTC))
+    assert flight == Flight(
+        "2013-01-01:UA:1545:EWR", "UA", "EWR", "IAH", 2, datetime(2013, 1, 1, 10, 17, tzinfo=UTC), date(2013, 1, 1)
+    )
 
 
 def test_a_flight_without_departure_time_was_cancelled(tmp_path):
@@ -46,6 +48,7 @@ def test_gzip_is_recognised_by_its_content(tmp_path):
         (GOOD.replace("2013-01-01T10:00:00Z", "ten"), "time_hour is not a time"),
         (GOOD.replace(",UA,", ",U A!,"), "carrier is not a code of letters and digits"),
         (GOOD.replace("2013,1,1,", "2013,1,99999999,"), "day is out of range"),
+        (GOOD.replace("2013,1,1,", "2013,2,30,"), "day is out of range for month"),
         ("2013,1,1", "it has more or fewer fields than the header"),
         (GOOD + ",extra", "it has more or fewer fields than the header"),
         (GOOD.replace("UA", "\ufffd\ufffd"), "carrier is not a code of letters and digits"),

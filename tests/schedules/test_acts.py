@@ -53,6 +53,23 @@ async def test_time_spent_paused_creates_neither_runs_nor_misses(here, sql) -> N
     assert await sql.fetchval("SELECT count(*) FROM audit WHERE act LIKE 'schedule.%e' AND subject = $1", NAME) == 2
 
 
+async def test_resume_brings_a_cursor_back_after_a_clock_that_was_ahead(here, sql) -> None:
+    held = await office(here, schedule(every=hours(1)))
+    midday = await sql.fetchval("SELECT date_trunc('hour', clock_timestamp())")
+    await tick(here, held, midday + hours(3))  # The clock was three hours ahead; then it was put right.
+    made = await states(sql)
+    assert len(made) == 3
+    await pause(here)
+    await resume(here)
+    assert await sql.fetchval("SELECT cursor <= clock_timestamp() FROM schedule")
+    before, after = await sql.fetchrow("SELECT before, after FROM audit WHERE act = 'schedule.resume'")
+    assert json.loads(before)["cursor"] > json.loads(after)["cursor"]
+    await tick(here, held, midday + hours(3))
+    assert await states(sql) == made, "what has an occurrence does not get another"
+    await tick(here, held, midday + hours(4))
+    assert len(await states(sql)) == 4
+
+
 async def jittered(here: Any, sql: Any) -> tuple[Any, Any]:
     """Something due now that starts within the hour; its row."""
     held = await office(here, schedule(every=hours(1), jitter=hours(1)))

@@ -32,10 +32,13 @@ def event_of(flight: Flight) -> FlightDeparted | FlightCancelled:
     """What happened to `flight`, as its event."""
     place = (flight.flight_id, flight.carrier, flight.origin, flight.destination)
     if flight.delay is None:
-        return FlightCancelled(flight_id=place[0], carrier=place[1], origin=place[2], destination=place[3])
+        return FlightCancelled(
+            flight_id=place[0], carrier=place[1], origin=place[2], destination=place[3], day=flight.day
+        )
     return FlightDeparted(
-        flight_id=place[0], carrier=place[1], origin=place[2], destination=place[3], delay_minutes=flight.delay
-    )
+        flight_id=place[0], carrier=place[1], origin=place[2], destination=place[3], day=flight.day,
+        delay_minutes=flight.delay,
+    )  # fmt: skip
 
 
 async def stage(connection: asyncpg.Connection[asyncpg.Record], flight: Flight) -> None:

@@ -27,6 +27,8 @@ class Fault(StrEnum):
     CRASHES_BEFORE_DELETE = "crashes_between_confirm_and_delete"
     BROKER_RESTARTS = "broker_restarts"
     DATABASE_RESTARTS = "database_restarts"
+    SCHEDULER_KILLS = "scheduler_kills"
+    """Beside the plan: whoever has just planned the daily reports."""
 
 
 PLAN: Final = (
@@ -66,7 +68,7 @@ class Chaos:
         plan = WITHOUT_BROKER if isinstance(carrier, PostgresServer) else PLAN
         self._gates = gates(lines, plan)
         self._armed: Member | None = None
-        self.dealt: Counter[Fault] = Counter(dict.fromkeys(plan, 0))
+        self.dealt: Counter[Fault] = Counter(dict.fromkeys((*plan, Fault.SCHEDULER_KILLS), 0))
 
     @property
     def next_gate(self) -> Gate | None:
@@ -85,6 +87,12 @@ class Chaos:
         self.dealt[gate.fault] += 1
         self._gates.pop(0)
         return True
+
+    def kill_scheduler(self) -> bool:
+        """Kill whoever has planned occurrences, once; whether that is done."""
+        if not self.dealt[Fault.SCHEDULER_KILLS]:
+            self.dealt[Fault.SCHEDULER_KILLS] += self._fleet.kill_scheduler()
+        return self.dealt[Fault.SCHEDULER_KILLS] > 0
 
     def _opens(self, gate: Gate) -> int:
         """Watching begins well before the gate, while the author still stages."""

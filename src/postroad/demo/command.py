@@ -36,9 +36,10 @@ def demo(  # noqa: PLR0917 - typer reads the options from the signature
     """Send real flights from one service to another, and count what was lost or doubled.
 
     One service writes flights and publishes their events in the same transaction (outbox), the other keeps a
-    projection of them (inbox, idempotent consumer). With a RabbitMQ each has a database of its own, else they share
-    one. Exit code 0: nothing lost, nothing
-    doubled; 1: something was; 2: the file holds lines that are no flights (the rest went through).
+    projection of them (inbox, idempotent consumer), has passengers of late flights told by a company that does not
+    always answer (effects), and reports on each day (schedules). With a RabbitMQ each has a database of its own, else
+    they share one. Exit code 0: nothing lost, nothing doubled; 1: something was, or a report or notice is not as the
+    file says; 2: the file holds lines that are no flights (the rest went through).
     """
     outcome = run_demo(csv or flights.SAMPLE, broker=broker, chaos=chaos, keep=keep)
     if json:

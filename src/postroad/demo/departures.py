@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from pydantic import BaseModel, Field
 
 from postroad.demo.gauges import sinks_from_environment
@@ -17,6 +19,7 @@ class FlightDeparted(BaseModel):
 
     flight_id: str = Field(description="The day, carrier, number and origin of the flight")
     carrier: str = Field(description="IATA code of the carrier")
+    day: date = Field(description="The date for which it was scheduled, where it left from")
     origin: str = Field(description="IATA code of the airport that it left")
     destination: str = Field(description="IATA code of the airport that it flies to")
     delay_minutes: int = Field(description="Minutes after the scheduled time; negative when it left early")
@@ -28,6 +31,7 @@ class FlightCancelled(BaseModel):
 
     flight_id: str = Field(description="The day, carrier, number and origin of the flight")
     carrier: str = Field(description="IATA code of the carrier")
+    day: date = Field(description="The date for which it was scheduled, where it left from")
     origin: str = Field(description="IATA code of the airport that it should have left")
     destination: str = Field(description="IATA code of the airport that it should have flown to")
 

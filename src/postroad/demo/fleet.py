@@ -19,6 +19,7 @@ from typing import Final
 from postroad.clock import seconds
 from postroad.demo import gauges
 from postroad.errors import Unavailable
+from postroad.runtime.exits import Exit
 from postroad.testing.process import end, free_port, wait_until
 
 PACKAGE_ROOT: Final = Path(__file__).parents[2]
@@ -102,15 +103,17 @@ class Fleet:
     def revive(self) -> list[Member]:
         """Start a new process for each that was killed since the last call; those that were.
 
+        One that met a server's restart while it started itself is started again, as any supervisor would.
+
         Raises:
             Unavailable: one ended in another way; the message ends with its last words.
         """
         dead = [member for member in self._members if member.process.poll() is not None]
         for member in dead:
             self._members.remove(member)
-            if member.process.returncode != -signal.SIGKILL:
+            if member.process.returncode not in {-signal.SIGKILL, Exit.UNAVAILABLE}:
                 raise Unavailable("PR301", f"the demo's {member.role} ended by itself: {self.last_words(member.role)}")
-            self.deaths[member.role] += 1
+            self.deaths[member.role] += member.process.returncode == -signal.SIGKILL
             self.start(member.role)
         return dead
 
@@ -138,6 +141,16 @@ class Fleet:
         if holds:
             member.process.wait()
         return holds
+
+    def kill_scheduler(self) -> bool:
+        """SIGKILL the process that has planned occurrences, if one has; whether one had."""
+        counted = self.gauges()
+        for member in self._members:
+            if counted.get(member.process.pid, gauges.Gauges()).planned:
+                member.process.kill()
+                member.process.wait()
+                return True
+        return False
 
     def _holds(self, member: Member) -> bool:
         counted = self.gauges().get(member.process.pid, gauges.Gauges())

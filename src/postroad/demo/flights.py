@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import IO, Final
 
@@ -19,7 +19,7 @@ SAMPLE: Final = Path(__file__).with_name("flights-sample.csv")
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One scheduled flight, as it turned out. `delay` is in minutes; None where it was cancelled."""
+    """One scheduled flight, as it turned out. `delay` is in minutes; None where cancelled. `day` is New York's."""
 
     flight_id: str
     carrier: str
@@ -27,6 +27,7 @@ class Flight:
     destination: str
     delay: int | None
     occurred: datetime
+    day: date
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,18 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Flight | Malformed]:
 def _flight(row: dict[str, str]) -> Flight:
     if None in row or None in row.values():
         raise ValueError("it has more or fewer fields than the header")
-    day = f"{_number(row, 'year'):04}-{_number(row, 'month'):02}-{_number(row, 'day'):02}"
+    day = date(_number(row, "year"), _number(row, "month"), _number(row, "day"))
     carrier, origin, destination = _code(row, "carrier"), _code(row, "origin"), _code(row, "dest")
     scheduled = _hour(row) + timedelta(minutes=_number(row, "minute"))
     delay = None if row["dep_time"] == "NA" else _number(row, "dep_delay")
     return Flight(
-        flight_id=f"{day}:{carrier}:{_number(row, 'flight')}:{origin}",
+        flight_id=f"{day.isoformat()}:{carrier}:{_number(row, 'flight')}:{origin}",
         carrier=carrier,
         origin=origin,
         destination=destination,
         delay=delay,
         occurred=scheduled + timedelta(minutes=delay or 0),
+        day=day,
     )
 
 

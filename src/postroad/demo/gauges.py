@@ -18,6 +18,7 @@ from postroad.signals.catalog import (
     DeliveriesReceived,
     DeliveryResult,
     DeliverySettled,
+    OccurrenceStarted,
     OutboxRead,
     PublishesSettled,
     PublishResult,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "DEMO_GAUGES"
 CRASH: Final = "DEMO_CRASH"
-NAMES: Final = ("received", "redelivered", "settled", "duplicates", "unacked", "unconfirmed", "crashes")
+NAMES: Final = ("received", "redelivered", "settled", "duplicates", "unacked", "unconfirmed", "crashes", "planned")
 _LAYOUT: Final = struct.Struct(f"{len(NAMES)}q")
 
 
@@ -43,6 +44,7 @@ class Gauges:
     unacked: int = 0
     unconfirmed: int = 0
     crashes: int = 0
+    planned: int = 0
 
 
 def read(folder: Path) -> dict[int, Gauges]:
@@ -81,6 +83,8 @@ class Counter:
                 self.set("unacked", 0)
             case OutboxRead():
                 self.add("unconfirmed", heard.count)
+            case OccurrenceStarted():
+                self.add("planned", 1)
             case PublishesSettled():
                 self.add("unconfirmed", -heard.count)
             case _:

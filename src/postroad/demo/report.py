@@ -27,6 +27,14 @@ def as_json(outcome: Outcome) -> str:
         "doubled": verdict.doubled,
         "malformed": len(outcome.malformed),
         "repeated": outcome.repeated,
+        "reports": {"days": verdict.days, "written": verdict.reports, "agree": verdict.reports_agree},
+        "notices": {
+            "late": verdict.late,
+            "sent": verdict.notices,
+            "unanswered": outcome.unanswered,
+            "looked_up": outcome.looked_up,
+            "agree": verdict.notices_agree,
+        },
         "seconds": outcome.seconds,
         "faults": outcome.faults,
         "per_carrier": verdict.per_carrier,
@@ -56,14 +64,20 @@ def _story(outcome: Outcome) -> list[str]:
         *(f"Line {line.line} was left out: {line.reason}." for line in outcome.malformed[:10]),
     ]
     agrees = "agrees" if verdict.agrees else "DIFFERS"
+    reports = "agree" if verdict.reports_agree else "DIFFER"
+    notices = "one for each" if verdict.notices_agree else "NOT ONE FOR EACH"
     return [
         *story,
+        f"{verdict.reports:,} daily reports of {verdict.days:,} days were written; they {reports} with the file.",
+        f"{verdict.notices:,} notices were sent for {verdict.late:,} flights over an hour late, {notices}.",
+        f"{outcome.unanswered:,} calls to send one were not answered; {outcome.looked_up:,} outcomes were looked up.",
         f"The projection {agrees} with the file. It took {outcome.seconds:.1f} s.",
         f"lost {verdict.lost}, doubled {verdict.doubled}",
     ]
 
 
 def sound(outcome: Outcome) -> bool:
-    """Whether everything arrived, once in effect."""
+    """Whether everything arrived, was reported and was told, once in effect."""
     verdict = outcome.verdict
-    return verdict.agrees and verdict.lost == 0 and verdict.doubled == 0 and outcome.confirmed == outcome.published
+    agree = verdict.agrees and verdict.reports_agree and verdict.notices_agree
+    return agree and verdict.lost == 0 and verdict.doubled == 0 and outcome.confirmed == outcome.published

@@ -14,9 +14,10 @@ from typing import IO, Final
 import pika
 
 from postroad.clock import SYSTEM_CLOCK, Clock, seconds
-from postroad.demo import flights, verify
+from postroad.demo import flights, provider, reports, verify
 from postroad.demo.chaos import Chaos
 from postroad.demo.fleet import Fleet, Program, Role, inherited
+from postroad.demo.notices import PROVIDER
 from postroad.demo.servers import SCHEMA, Servers
 from postroad.errors import Unavailable
 from postroad.runtime.settings import is_postgres
@@ -36,6 +37,12 @@ _WAITING = f"SELECT count(*) FROM {SCHEMA}.outbox"  # noqa: S608 - a constant
 _HANDLED = f"SELECT count(*) FROM {SCHEMA}.inbox WHERE outcome = 'handled'"  # noqa: S608 - a constant
 _QUARANTINED = f"SELECT count(*) FROM {SCHEMA}.quarantine WHERE resolved_at IS NULL"  # noqa: S608 - a constant
 _DELAYED = f"SELECT count(*) FROM {SCHEMA}.work"  # noqa: S608 - a constant
+_UNREPORTED = f"""
+SELECT (SELECT count(*) FROM {SCHEMA}.schedule_backfill WHERE ended_at IS NULL)
+     + (SELECT count(*) FROM {SCHEMA}.occurrence WHERE kind = 'backfill' AND state IN ('pending', 'queued'))
+     + (SELECT count(*) FROM {SCHEMA}.work)
+"""  # noqa: S608 - a constant
+_LOOKED_UP = f"SELECT count(DISTINCT subject) FROM {SCHEMA}.audit WHERE act = 'effect.look-up'"  # noqa: S608
 _SEEN = "SELECT count(DISTINCT flight_id) FROM flight_seen"
 
 
@@ -61,6 +68,8 @@ class Outcome:
     seconds: float
     faults: dict[str, int]
     verdict: verify.Verdict
+    unanswered: int
+    looked_up: int
     malformed: tuple[flights.Malformed, ...] = ()
     repeated: int = 0
 
@@ -115,6 +124,7 @@ class Road:
         self._folder = folder
         self._csv = csv
         self._clock = clock
+        self._last_day = reports.last_day(clock.now())
         self._lines = sum(1 for _ in flights.read(csv))
         self.fleet = Fleet(folder, self._programs(consumer_app, chaos=chaos))
         carrier = servers.rabbit or (servers.postgres if is_postgres(servers.broker_url) else None)
@@ -126,15 +136,20 @@ class Road:
         shared = {
             "POSTROAD_BROKER_URL": servers.broker_url,
             "POSTROAD_TOPOLOGY": "apply",
+            PROVIDER: servers.provider,
             "POSTROAD_GRACE_SECONDS": "10",
             "POSTROAD_START_TIMEOUT": "120",  # One that is killed may come back while the broker restarts.
         }
         if chaos:  # A killed process's leases run out soon, so that the run stays short.
-            shared |= {"POSTROAD_SHARD_LEASE_SECONDS": "3", "POSTROAD_WORKER_LEASE_SECONDS": "5"}
+            shared |= {
+                "POSTROAD_SHARD_LEASE_SECONDS": "3",
+                "POSTROAD_WORKER_LEASE_SECONDS": "5",
+                "POSTROAD_SCHEDULER_LEASE_SECONDS": "3",
+            }
         consumer = {**shared, "POSTROAD_DATABASE_URL": servers.consumer.runtime}
         producer = {**shared, "POSTROAD_DATABASE_URL": servers.producer.runtime}
         return {
-            Role.CONSUMER: Program(consumer_app, "consume,work", consumer),
+            Role.CONSUMER: Program(consumer_app, "consume,work,schedule", consumer),
             Role.DISPATCHER: Program(PRODUCER_APP, "dispatch", producer),
         }
 
@@ -151,6 +166,7 @@ class Road:
                 self._travel(author, watch)
             finally:
                 _let_go(author)
+            self._report(watch)
             took = self._clock.monotonic() - started
         finally:
             self.fleet.stop()
@@ -181,6 +197,20 @@ class Road:
             return stalled > STALL or (author.done and not self._pending() and stalled > QUIET and self._drained())
 
         wait_until(arrived, within=seconds(3600), every=seconds(0.05 if self._chaos is None else 0.004))
+
+    def _report(self, watch: Callable[[Progress], None]) -> None:
+        """Have the daily reports of the flights' own dates written, which are long past."""
+        days = reports.days_of(self._csv, until=self._last_day)
+        reports.ask(self._servers.consumer.runtime, days)
+        self.progress.note = f"{len(days)} daily reports"
+        watch(self.progress)
+
+        def written() -> bool:
+            dealt = self._chaos is None or not days or self._chaos.kill_scheduler()
+            self.fleet.revive()
+            return dealt and self._count(_UNREPORTED, self._servers.consumer.database) == 0
+
+        wait_until(written, within=seconds(STALL), every=seconds(0.05 if self._chaos is None else 0.004))
 
     def _pending(self) -> bool:
         return self._chaos is not None and self._chaos.next_gate is not None
@@ -231,6 +261,7 @@ class Road:
         counted = self.fleet.gauges().values()
         faults = {str(fault): count for fault, count in self._chaos.dealt.items()} if self._chaos else {}
         skip = frozenset(line.line for line in author.malformed)
+        _, told = asyncio.run(provider.ask(self._servers.provider, "GET"))
         owners = {"producer": self._servers.producer.owner, "consumer": self._servers.consumer.owner}
         return Outcome(
             published=published,
@@ -244,7 +275,11 @@ class Road:
                 "kills": sum(self.fleet.deaths.values()),
                 "redeliveries": sum(one.redelivered for one in counted),
             },
-            verdict=asyncio.run(verify.judge(self._csv, skip=skip, **owners)),
+            verdict=asyncio.run(
+                verify.judge(self._csv, skip=skip, sent=told["notices"], until=self._last_day, **owners)
+            ),
+            unanswered=told["unanswered"],
+            looked_up=self._count(_LOOKED_UP, heard),
             malformed=tuple(author.malformed),
             repeated=author.repeated,
         )

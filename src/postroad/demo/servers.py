@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from postroad.demo import provider
 from postroad.errors import SettingsError, UsageError
 from postroad.runtime.settings import POSTGRES, read_settings
 from postroad.sql.migrations import Roles, migrate
@@ -25,12 +26,19 @@ CREATE TABLE flight (
 GRANT INSERT ON flight TO flights_author;
 """
 CONSUMER_TABLES = """
-CREATE TABLE flight_seen (flight_id text NOT NULL, carrier text NOT NULL);
+CREATE TABLE flight_seen (
+    flight_id text NOT NULL, carrier text NOT NULL, day date NOT NULL, delay_minutes integer
+);
 CREATE TABLE carrier_punctuality (
     carrier text PRIMARY KEY, flights integer NOT NULL, departed integer NOT NULL, cancelled integer NOT NULL,
     dep_delay_minutes bigint NOT NULL, delayed_over_60 integer NOT NULL
 );
-GRANT SELECT, INSERT, UPDATE ON flight_seen, carrier_punctuality TO punctuality_runtime;
+CREATE TABLE daily_report (
+    day date NOT NULL, flights integer NOT NULL, departed integer NOT NULL, cancelled integer NOT NULL,
+    dep_delay_minutes bigint NOT NULL, delayed_over_60 integer NOT NULL
+);
+CREATE TABLE passenger_notice (flight_id text NOT NULL, ref text);
+GRANT SELECT, INSERT, UPDATE ON flight_seen, carrier_punctuality, daily_report, passenger_notice TO punctuality_runtime;
 """
 
 
@@ -91,6 +99,7 @@ class Servers:
         if self._broker == AUTO:
             self.rabbit = self._stack.enter_context(RabbitNode(self._folder / "rabbitmq"))
             self.broker_url = self.rabbit.url()
+        self.provider = self._stack.enter_context(provider.running(self._folder / "provider.log"))
         self.producer = self._service("flights", PRODUCER_TABLES)
         shared = "flights" if self._broker == EMBEDDED else None  # That transport joins Apps of one database.
         self.consumer = self._service("punctuality", CONSUMER_TABLES, database=shared)

@@ -196,7 +196,9 @@ def _arrivals(plan: Plan, state: State, now: datetime) -> tuple[State, list[Occu
         decisions = [Decision(act=Act.MISS, reason=Reason.MAX_CATCH_UP, count=older, first=first, last=last)]
     if not found:
         return state, [], []
-    new = [Occurrence(due=due, starts_at=due + _offset(plan, due)) for due in found]
+    # Where a cursor was brought back, what waits or runs is met once more.
+    there = {one.due for one in (*state.waiting, *state.running) if one.kind is Kind.SCHEDULED}
+    new = [Occurrence(due=due, starts_at=due + _offset(plan, due)) for due in found if due not in there]
     return replace(state, cursor=found[-1]), new, decisions
 
 

@@ -172,6 +172,9 @@ def pause(schema: str, name: str, *, by: str, reason: str | None) -> Pipeline[Ch
 def resume(schema: str, name: str, *, by: str, reason: str | None = None) -> Pipeline[Changed]:
     """Let a paused schedule start again: what came due meanwhile is neither run nor missed, what waited starts.
 
+    A cursor that lies ahead, since the database's clock was, comes back to now: the audit names both. What has an
+    occurrence from that time does not get another.
+
     Raises:
         UsageError: PR107, there is no such schedule, or it is retired.
     """
@@ -180,9 +183,10 @@ def resume(schema: str, name: str, *, by: str, reason: str | None = None) -> Pip
         return _changed(row, changed=False)
     step = decide.resume(held.state, held.now)
     yield from apply(schema, held, step)
-    yield from store.resume(schema, held.id, cursor=step.state.cursor)
-    before = {"paused_at": row["paused_at"], "paused_by": row["paused_by"]}
-    act = audit.Act(by=by, act="schedule.resume", subject=name, reason=reason, before=before)
+    yield from store.resume(schema, held.id, cursor=held.now)
+    before = {"paused_at": row["paused_at"], "paused_by": row["paused_by"], "cursor": held.cursor}
+    after = {"cursor": held.now}
+    act = audit.Act(by=by, act="schedule.resume", subject=name, reason=reason, before=before, after=after)
     yield from audit.record(schema, act)
     return _changed({**row, "paused_at": None, "paused_by": None, "pause_reason": None}, changed=True)
 

@@ -142,7 +142,7 @@ FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS given (id, wo
 WHERE one.id = given.id;
 
 -- name: move
--- How far schedules have come, and when there is something to do with them again. A cursor never goes back.
+-- How far schedules have come, and when there is something to do with them again. A cursor never goes back here.
 UPDATE {schema}.schedule
 SET cursor = greatest(schedule.cursor, given.cursor), next_at = given.next_at
 FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) AS given (id, cursor, next_at)
@@ -209,10 +209,10 @@ SET paused_at = clock_timestamp(), paused_by = $2, pause_reason = $3, next_at = 
 WHERE id = $1;
 
 -- name: resume
--- Lets a schedule go on.
+-- Lets a schedule go on from $2, which is now: a clock that was put right may have taken the cursor beyond that, and
+-- what has an occurrence by then is passed over.
 UPDATE {schema}.schedule
-SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, failures = 0, next_at = 'epoch',
-    cursor = greatest(cursor, $2)
+SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, failures = 0, next_at = 'epoch', cursor = $2
 WHERE id = $1;
 
 -- name: look_now
