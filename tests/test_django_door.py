@@ -29,7 +29,7 @@ from postroad.events import Producer
 from postroad.events.cause import Cause, cause
 from postroad.events.envelope import CONTENT_TYPE, decode
 
-gates = Producer("gates")
+gates = Producer("docks")
 
 
 @gates.event("gate.opened", version=3)

@@ -26,7 +26,7 @@ from postroad.asyncpg import within
 if TYPE_CHECKING:
     import psycopg
 
-orders = Producer("orders")
+orders = Producer("sales")
 
 TABLES = """
 CREATE TABLE bill (number text);

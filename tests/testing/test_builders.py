@@ -30,7 +30,7 @@ class AsyncConnection(Connection):
 def test_a_delivery_tells_what_the_envelope_would():
     event, at = OrderPlaced(number="A-1"), datetime(2026, 5, 1, tzinfo=UTC)
     made = make_delivery(event, tx=None, consumer=bill, key="A-1", sequence=3, occurred_at=at, attempt=2)
-    assert (made.type, made.version, made.source) == ("orders.order.placed", 1, "urn:postroad:orders")
+    assert (made.type, made.version, made.source) == ("sales.order.placed", 1, "urn:postroad:sales")
     assert (made.consumer, made.key, made.sequence, made.occurred_at, made.attempt) == ("billing", "A-1", 3, at, 2)
     assert made.id == made.correlation_id == str(made.message_key)
 

@@ -38,7 +38,7 @@ async def test_published_gives_events_and_their_envelopes_in_order(road):
     first, second = await road.published(OrderPlaced)
     assert (first.event, second.event) == (OrderPlaced(number="A-1"), OrderPlaced(number="A-2"))
     assert (first.key, first.envelope.type, first.envelope.source) == (
-        "A-1", "orders.order.placed", "urn:postroad:orders",
+        "A-1", "sales.order.placed", "urn:postroad:sales",
     )  # fmt: skip
     assert await road.published(OrderBilled) == []
 
