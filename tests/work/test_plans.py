@@ -17,6 +17,8 @@ FUTURE, READY = (
 )
 """How many rows wait: a million of each shows the same, in more time."""
 CHURNED = 20_000
+MORE = 1.2
+"""New versions lie on pages of their own where the table has grown; what a claim walks over again is more than that."""
 MODES = ("force_generic_plan", "force_custom_plan")
 
 
@@ -208,7 +210,8 @@ async def worked_off(here, crowded):
     from the start. A transaction is held open meanwhile, so that nothing of them can be cleared away."""
     async with here.manager.connection() as held, held.transaction(isolation="repeatable_read"):
         await held.execute("SELECT 1 FROM postroad.work LIMIT 1")
-        _, first = await explained(crowded, "claim", "'r1', 100, 'w'", "force_custom_plan")
+        start = "'{0}', ARRAY['-infinity'::timestamptz], '{0}'"
+        _, first = await explained(crowded, "claim_on", f"'r1', 100, 'w', {start}", "force_custom_plan")
         reached = {}
         for _ in range(30):
             rows = await here.run(store.claim(SCHEMA, queue="r1", limit=100, worker="worker:a", after=reached))
@@ -225,13 +228,13 @@ async def worked_off(here, crowded):
 async def test_a_claim_reads_as_little_after_many_as_at_first(worked_off):
     """Pages, not time: neither the crowd that waits nor the dead rows of those before cost the next claim anything."""
     first, later, _ = worked_off
-    assert later * 0.9 <= first
+    assert later <= first * MORE
 
 
 @pytest.mark.sabotage
 async def test_sabotage_from_the_start_it_reads_all_that_was_claimed_before(worked_off):
     first, _, again = worked_off
-    assert again * 0.9 > first
+    assert again > first * MORE
 
 
 async def test_a_claim_is_one_statement(here, monkeypatch):
