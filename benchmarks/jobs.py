@@ -1,7 +1,8 @@
 """Postroad's jobs as they are run: rows of `work`, an empty async function, one process, timed by its own signals.
 
-Usage: jobs.py STAGE COUNT, with BENCH_DATABASE_URL set; prints one JSON line {"rate": per second}. Stages: setup; fill
-and million (rows that wait); jobs (work COUNT of them off); jobs-held (beside an open transaction that has written).
+Usage: jobs.py STAGE COUNT, with BENCH_DATABASE_URL set; prints one JSON line {"rate": per second, "cpu": seconds of
+processor time for each job}. Stages: setup; fill and million (rows that wait); jobs (work COUNT of them off);
+jobs-held (beside an open transaction that has written).
 """
 
 from __future__ import annotations
