@@ -255,7 +255,7 @@ def test_a_row_that_cannot_be_released_is_one_line(postgres: Postgres, database:
     row = postgres.execute(KEPT.format(key="NULL"), database=database.rpartition("/")[2])[0][0]
     one_line(postroad("quarantine", "retry", str(row), **given), Exit.USAGE, "no message key", "PR112")
     one_line(postroad("quarantine", "retry", "4711", **given), Exit.USAGE, "no row 4711", "PR112")
-    one_line(postroad("quarantine", "retry", "x", **given), Exit.USAGE, "'ID'")
+    one_line(postroad("quarantine", "retry", "x", **given), Exit.USAGE, "'[ID]'")
 
 
 # --- topology and catalog -------------------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ from postroad.runtime.serve import tell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_INTERRUPTED: Final = 130
-
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised but what ends the interpreter."""
@@ -42,7 +40,7 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), standalone_mode=False, prog_name="postroad")
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return int(Exit.STOPPED)
     except Exception as error:  # noqa: BLE001 - the border of the process: told in one line
         return _told(error)
     return int(code) if isinstance(code, int) else int(Exit.OK)

@@ -12,6 +12,7 @@ import typer
 from postroad.cli import show
 from postroad.cli.moments import HELP, moment
 from postroad.errors import UsageError
+from postroad.runtime.exits import Exit
 
 if TYPE_CHECKING:
     from postroad.runtime.quarantine_acts import Done, Preview
@@ -40,7 +41,6 @@ app = typer.Typer(no_args_is_help=True, help="What is kept until a person decide
 
 _RATE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(?:/s)?")
 _REFUSED: Final = 1
-_STOPPED: Final = 130
 _COLUMNS: Final = ("group", "rows", "oldest (UTC)", "latest (UTC)", "class", "code", "error", "queues")
 
 
@@ -222,7 +222,7 @@ def _retry_all(
     done = asyncio.run(_watched(chosen, found, rate=rate, by=by))
     _tell("released", found, done, as_json=as_json)
     if done.stopped:
-        raise typer.Exit(_STOPPED)
+        raise typer.Exit(Exit.STOPPED)
 
 
 async def _watched(chosen: Chosen, found: Preview, *, rate: float | None, by: str) -> Done:
