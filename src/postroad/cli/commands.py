@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
