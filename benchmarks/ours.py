@@ -243,7 +243,7 @@ async def setup() -> None:
     await connection.execute(TABLES)
     await connection.execute("TRUNCATE postroad.outbox, postroad.event, postroad.inbox")
     await connection.close()
-    await operations.apply_topology(operations.topology_settings(), consumer_app().topology)
+    await operations.apply_topology(operations.topology_settings(), consumer_app().topology, by="bench")
     broker = pika.BlockingConnection(pika.URLParameters(os.environ["BENCH_BROKER_URL"]))
     broker.channel().queue_purge("bench.queue")
     broker.close()
