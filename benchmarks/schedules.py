@@ -77,9 +77,9 @@ JOIN postroad.finished ON finished.id = one.work_id
 def watch(seconds: int, figures: dict[str, float]) -> None:
     """From a thread of the planning process: once all is looked at, measure for so long, and end it."""
     while asyncio.run(asked(LOOKED_AT)) != COUNT:
-        time.sleep(0.5)
+        time.sleep(0.5)  # a poll: the database tells nothing of its rows
     began, spent = time.monotonic(), time.process_time()
-    time.sleep(seconds)
+    time.sleep(seconds)  # so long it is measured
     figures["planning"] = (time.process_time() - spent) / (time.monotonic() - began) * 60
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -153,7 +153,7 @@ class ThreadUnit(Generic[Tx]):
 
     def lent(self) -> AbstractAsyncContextManager[Tx]:
         """See `Unit.lent`; never called: a thread's transaction is lent on the thread."""
-        raise NotImplementedError
+        raise AssertionError("a thread's transaction is lent by `lent_here`")
 
     def lent_here(self) -> AbstractContextManager[Tx]:
         """See `Unit.lent`: the same, for the thread that it is called on, which is the unit's own."""

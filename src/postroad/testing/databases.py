@@ -132,6 +132,7 @@ class _Act:
         self.name = name
         self._act = act
         self._error: Exception | None = None
+        # A run of tests has no App around it, hence no executor: whoever made it joins it, by `done`.
         self._thread = threading.Thread(target=self._run, name=f"postroad-testing:{name}")
         self._thread.start()
 

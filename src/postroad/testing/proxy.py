@@ -109,6 +109,7 @@ class TcpProxy:
                 return
             self._pairs.add(pair)
         for source, sink in (pair, pair[::-1]):
+            # As the one in `_listen`: it ends with its sockets, which `cut` and `close` close.
             threading.Thread(
                 target=self._pump, args=(source, sink, pair), name=f"proxy-{self.port}", daemon=True
             ).start()
