@@ -1,31 +1,7 @@
-"""Fixtures of the scheduler: two processes' furniture, and a connection to look with."""
+"""The scheduler's tests stand on the same furniture as those of the work room."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from work.conftest import here, sql, there
 
-import asyncpg
-import pytest
-
-from work.bench import Process, process
-
-
-@pytest.fixture
-async def here(runtime_url: str) -> AsyncIterator[Process]:
-    async with process(runtime_url) as standing:
-        yield standing
-
-
-@pytest.fixture
-async def there(runtime_url: str) -> AsyncIterator[Process]:
-    async with process(runtime_url) as standing:
-        yield standing
-
-
-@pytest.fixture
-async def sql(database: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    """A superuser's connection, to look with."""
-    connection = await asyncpg.connect(database)
-    await connection.execute("SET search_path = postroad")
-    yield connection
-    await connection.close()
+__all__ = ["here", "sql", "there"]
