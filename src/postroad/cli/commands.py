@@ -21,6 +21,7 @@ from postroad.cli import (
     lease,
     quarantine,
     queue,
+    reconcile,
     run,
     schedule_acts,
     schema,
@@ -70,6 +71,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
     app.add_typer(effects.app, name="effects")
+    app.add_typer(reconcile.app, name="reconcile")
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(schedule_acts.app, name="schedule")
     _add_demo(app, arguments)

@@ -47,6 +47,13 @@ from postroad.signals.catalog.outbox import (
     RouteReleased,
     ShardsHeld,
 )
+from postroad.signals.catalog.reconcile import (
+    DriftRepaired,
+    ProjectionBehind,
+    ProjectionLag,
+    ReconciliationEnded,
+    ReconciliationLooked,
+)
 from postroad.signals.catalog.runtime import (
     ExecutorFull,
     ExecutorLoad,
@@ -115,6 +122,7 @@ __all__ = [
     "DeliveryQuarantined",
     "DeliveryResult",
     "DeliverySettled",
+    "DriftRepaired",
     "EffectAnswered",
     "EffectConflict",
     "EffectLookedUp",
@@ -149,6 +157,8 @@ __all__ = [
     "OutboxRead",
     "OutboxState",
     "PartitionsKept",
+    "ProjectionBehind",
+    "ProjectionLag",
     "PublishDropped",
     "PublishRefused",
     "PublishResult",
@@ -157,6 +167,8 @@ __all__ = [
     "QueueDepth",
     "QueuePaused",
     "QueueResumed",
+    "ReconciliationEnded",
+    "ReconciliationLooked",
     "RetentionKept",
     "RouteBlocked",
     "RouteReleased",

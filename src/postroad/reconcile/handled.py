@@ -1,0 +1,159 @@
+"""The inbox of a consumer against the log: what was published and never handled, found by a digest for each hour."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from typing_extensions import override
+
+from postroad.clock import hours, minutes
+from postroad.consume.consumer import consumer_of
+from postroad.reconcile.ground import PATIENCE, nothing
+from postroad.reconcile.merge import PAGE, Kind, Page, merged
+from postroad.reconcile.reconciliation import Reconciliation
+from postroad.reconcile.resend import Resend
+from postroad.sql.statement import queries
+from postroad.work.use import used
+
+if TYPE_CHECKING:
+    from postroad.reconcile.ground import Ground
+    from postroad.reconcile.resend import Pool
+    from postroad.sql.asyncpg import Connection
+
+QUERIES: Final = queries("postroad.reconcile", "handled.sql")
+
+WITHIN: Final = timedelta(days=7)
+_HOUR: Final = hours(1)
+_AHEAD: Final = minutes(5)  # Clocks of authors differ.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handled(Reconciliation):
+    """See `handled`. A key is the hour in which an event was staged, and its id; nothing is ever extra."""
+
+    consumer: str
+    types: tuple[str, ...]
+    log: type[Any] | None = field(repr=False)
+    within: timedelta
+
+    @override
+    async def compared(self, ground: Ground, after: str | None) -> AsyncGenerator[Page, None]:
+        """Go through the hours; where the digests differ, through the ids of that hour."""
+        async with self._log(ground) as log, ground.manager.connection(patience=PATIENCE) as own:
+            hours_ = _Hours(ground.schema, log, own, self.consumer, list(self.types))
+            hour = await self._first(ground, own)
+            hour = hour if after is None else max(hour, _hour_of(after))
+            end = ground.clock.now() + _AHEAD
+            while hour < end:
+                count, same = await hours_.same(hour)
+                if same:
+                    yield Page(_key(hour), count)
+                else:
+                    async for page in hours_.missing(hour, after):
+                        yield page
+                hour += _HOUR
+
+    async def _first(self, ground: Ground, own: Connection) -> datetime:
+        """From when on everything should have been handled: the window's begin, or the consumer's first mark.
+
+        What was found before and still stands is looked at whatever its age.
+        """
+        row = await own.fetchrow(QUERIES.text("first", ground.schema), self.consumer, self.name)
+        assert row is not None
+        begin = ground.clock.now() - self.within
+        begin = begin if row["mark"] is None else max(begin, row["mark"])
+        begin = begin if row["drift"] is None else min(begin, _hour_of(row["drift"]))
+        return begin.replace(minute=0, second=0, microsecond=0)
+
+    @asynccontextmanager
+    async def _log(self, ground: Ground) -> AsyncIterator[Connection]:
+        if self.log is None:
+            async with ground.manager.connection(patience=PATIENCE) as connection:
+                yield connection
+            return
+        pool: Pool = used(ground.resources, self.log, by=f"reconciliation {self.name!r}")
+        async with pool.acquire() as connection:
+            yield connection
+
+
+def handled(
+    consumer: Callable[..., Any], *, log: type[Any] | None = None, within: timedelta = WITHIN,
+    settle: timedelta = minutes(5),
+) -> Reconciliation:  # fmt: skip
+    """What was published and never reached `consumer`: no mark of its inbox, not delayed, not in quarantine.
+
+    Hour by hour, a digest of the ids in the log is compared with one of the marks; only where they differ are ids
+    looked at. It goes back `within`, but not beyond the consumer's first mark, which must not be longer than marks and
+    the log's days are kept. `log` is as for `resend`; the repair is `resend`, by ids. Its name is ``CONSUMER.handled``.
+
+    Raises:
+        UsageError: PR101, `consumer` is no consumer.
+    """
+    one = consumer_of(consumer)
+    return Handled(
+        f"{one.name}.handled", authority=nothing, projection=nothing, settle=settle, consumer=one.name, log=log,
+        types=tuple(item.type for item in one.subscriptions), within=within,
+        repair=Resend(one.name, tuple(item.type for item in one.subscriptions), log, by_id=True),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Hours:
+    """Log and marks of one hour, and how they compare."""
+
+    schema: str
+    log: Connection
+    own: Connection
+    consumer: str
+    types: list[str]
+
+    async def same(self, hour: datetime) -> tuple[int, bool]:
+        """How many events were staged in that hour, and whether there are the same marks."""
+        logged = await self.log.fetchrow(QUERIES.text("logged", self.schema), *self._of_log(hour))
+        marked = await self.own.fetchrow(QUERIES.text("marked", self.schema), self.consumer, *_bounds(hour))
+        assert logged is not None
+        return logged["count"], logged == marked
+
+    async def missing(self, hour: datetime, after: str | None) -> AsyncIterator[Page]:
+        """The events of that hour without a mark."""
+        published = _stream(self.log, QUERIES.text("logged_ids", self.schema), *self._of_log(hour), hour=hour)
+        marks = _stream(
+            self.own, QUERIES.text("marked_ids", self.schema), self.consumer, *_bounds(hour), hour=hour
+        )  # fmt: skip
+        async with aclosing(merged(published, marks, after=after)) as pages:
+            async for page in pages:
+                yield Page(page.last, page.compared, [one for one in page.differences if one.kind is Kind.MISSING])
+
+    def _of_log(self, hour: datetime) -> tuple[Any, ...]:
+        return (self.types, hour, hour + _HOUR, *_bounds(hour))
+
+
+async def _stream(
+    connection: Connection, query: str, *args: Any, hour: datetime
+) -> AsyncIterator[tuple[str, str]]:  # fmt: skip
+    after = UUID(int=0)
+    while rows := await connection.fetch(query, *args, after, PAGE):
+        for row in rows:
+            yield f"{_key(hour)} {row['id']}", ""
+        after = rows[-1]["id"]
+        if len(rows) < PAGE:
+            return
+
+
+def _key(hour: datetime) -> str:
+    return f"{hour:%Y-%m-%dT%H:00Z}"
+
+
+def _hour_of(key: str) -> datetime:
+    return datetime.strptime(key[:17], "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC)
+
+
+def _bounds(hour: datetime) -> tuple[UUID, UUID]:
+    """The ids between which those of an hour lie: their first 48 bits are milliseconds."""
+    first, last = (UUID(int=round(at.timestamp() * 1000) << 80) for at in (hour, hour + _HOUR))
+    return first, last

@@ -1,0 +1,36 @@
+-- Ids are UUIDs of version 7: the time of staging stands in them, so that both sides know the hour of each.
+
+-- name: first
+-- When consumer $1 handled something for the first time, as far as its marks tell; and the oldest drift of $2.
+SELECT (SELECT min(at) FROM {schema}.inbox WHERE consumer = $1) AS mark,
+    (SELECT min(key COLLATE "C") FROM {schema}.drift WHERE reconciliation = $2 AND resolved_at IS NULL) AS drift;
+
+-- name: logged
+-- How many events of the types $1 were staged in the hour $2 to $3, with ids from $4 to $5, and a digest of their ids.
+SELECT count(*) AS count, coalesce(sum(hashtextextended(id::text, 0)::numeric), 0) AS digest
+FROM {schema}.event
+WHERE type = ANY ($1::text[]) AND recorded >= $2::timestamptz - interval '1 hour'
+    AND recorded < $3::timestamptz + interval '1 hour' AND id >= $4::uuid AND id < $5::uuid;
+
+-- name: marked
+-- The same of the marks of consumer $1, with ids from $2 to $3.
+SELECT count(*) AS count, coalesce(sum(hashtextextended(message_key::text, 0)::numeric), 0) AS digest
+FROM {schema}.inbox
+WHERE consumer = $1 AND message_key >= $2::uuid AND message_key < $3::uuid;
+
+-- name: logged_ids
+-- The ids of the events of the types $1 of the hour $2 to $3, from $4 to $5, beyond $6, at most $7.
+SELECT id
+FROM {schema}.event
+WHERE type = ANY ($1::text[]) AND recorded >= $2::timestamptz - interval '1 hour'
+    AND recorded < $3::timestamptz + interval '1 hour' AND id >= $4::uuid AND id < $5::uuid AND id > $6::uuid
+ORDER BY id
+LIMIT $7;
+
+-- name: marked_ids
+-- The ids of the marks of consumer $1, from $2 to $3, beyond $4, at most $5.
+SELECT message_key AS id
+FROM {schema}.inbox
+WHERE consumer = $1 AND message_key >= $2::uuid AND message_key < $3::uuid AND message_key > $4::uuid
+ORDER BY message_key
+LIMIT $5;
