@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +12,11 @@ from postroad.clock import seconds
 from postroad.reconcile import Reconciliation, pages
 from postroad.reconcile import store as drift
 from postroad.reconcile.checking import End, check
-from postroad.reconcile.ground import Source
 from postroad.signals.catalog import ReconciliationEnded, ReconciliationLooked
 from reconcile.books import APPLIED, BOOKED, PAST, STANDS, TAMPERED, fill, tamper
+
+if TYPE_CHECKING:
+    from postroad.reconcile.ground import Source
 
 
 async def test_rows_deleted_altered_and_invented_are_all_found(sql, ground, books, heard):

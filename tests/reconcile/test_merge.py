@@ -22,15 +22,17 @@ async def compared(authority: object, projection: object, after: str | None = No
     return sum(page.compared for page in pages), [one for page in pages for one in page.differences]
 
 
-BOOKS = st.dictionaries(st.text(st.characters(blacklist_characters="\0", codec="utf-8"), min_size=1), st.sampled_from("ab"))
+BOOKS = st.dictionaries(
+    st.text(st.characters(blacklist_characters="\0", codec="utf-8"), min_size=1), st.sampled_from("ab")
+)
 
 
 @given(authority=BOOKS, projection=BOOKS)
 async def test_every_difference_is_found_and_none_is_invented(authority, projection):
     count, found = await compared(sorted(authority.items()), sorted(projection.items()))
     assert count == len(authority.keys() | projection.keys())
-    kinds = {key: Kind.MISSING for key in authority.keys() - projection.keys()}
-    kinds |= {key: Kind.EXTRA for key in projection.keys() - authority.keys()}
+    kinds = dict.fromkeys(authority.keys() - projection.keys(), Kind.MISSING)
+    kinds |= dict.fromkeys(projection.keys() - authority.keys(), Kind.EXTRA)
     kinds |= {k: Kind.MISMATCHED for k in authority.keys() & projection.keys() if authority[k] != projection[k]}
     assert [(one.key, one.kind) for one in found] == sorted(kinds.items())
     assert [(one.expected, one.found) for one in found] == [

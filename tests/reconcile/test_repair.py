@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from postroad.errors import UsageError
-from postroad.reconcile import Drift, Reconciliation
 from postroad.reconcile.checking import check
 from postroad.reconcile.repairing import Picked, mend, preview, repair
 from postroad.signals.catalog import DriftRepaired
 from reconcile.books import PAST, STANDS, TAMPERED, fill, tamper
+
+if TYPE_CHECKING:
+    from postroad.reconcile import Drift, Reconciliation
 
 ALL = Picked(limit=1000, last=2**62)
 
@@ -163,5 +166,3 @@ async def test_a_repair_may_not_end_its_transaction(sql, ground, mended):
     await check(ground, mended)
     assert (await repair(ground, replace(mended, repair=rash), ALL, reason=None)).failed == 3
     assert "PR111" in await sql.fetchval("SELECT failure FROM drift LIMIT 1")
-
-

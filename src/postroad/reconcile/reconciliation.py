@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from postroad.clock import seconds
 from postroad.errors import UsageError
 from postroad.reconcile.ground import Ground, Source, ground_of
 from postroad.reconcile.merge import Kind, merged
-from postroad.reconcile.resend import Resend
+from postroad.reconcile.resend import Resend, repairs
 from postroad.work.use import Kind as Type
 from postroad.work.use import used
 
@@ -92,7 +91,7 @@ class Reconciliation:
         sides: dict[str, object] = {"authority": self.authority, "projection": self.projection}
         no_function = [side for side, given in sides.items() if not callable(given)]
         wrong += [f"{side} is no function that returns an async iterator" for side in no_function]
-        if not (self.repair is None or isinstance(self.repair, Resend) or _repairs(self.repair)):
+        if not (self.repair is None or isinstance(self.repair, Resend) or repairs(self.repair)):
             wrong.append("repair is neither an async def with one argument nor resend(...)")
         settle: object = self.settle
         if not isinstance(settle, timedelta) or settle < timedelta(0):
@@ -125,7 +124,3 @@ class Reconciliation:
         from postroad.reconcile.repairing import mend
 
         return await mend(ground_of(run), self)
-
-
-def _repairs(repair: object) -> bool:
-    return inspect.iscoroutinefunction(repair) and len(inspect.signature(repair).parameters) == 1

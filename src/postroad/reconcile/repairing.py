@@ -112,7 +112,7 @@ class _Act:
 
     async def batch(self, after: int, limit: int) -> tuple[Sequence[Taken], Repaired]:
         """Take a batch and repair it, in one transaction."""
-        ground, picked, resend = self.ground, self.picked, self.what.repair
+        ground, picked, repair = self.ground, self.picked, self.what.repair
         taking = store.take(
             ground.schema, self.what.name, kind=picked.kind, key=picked.key, after=after, last=picked.last, limit=limit
         )
@@ -122,12 +122,16 @@ class _Act:
             taken = await drive(taking, hand)
             if not taken:
                 return taken, Repaired()
-            if isinstance(resend, Resend):
-                able = [one for one in taken if one.kind is not Kind.EXTRA]
-                later = await resend.prepare(ground, tx, [one.key for one in able])
-                done, failed = [one.id for one in able], 0
-            else:
-                done, failed = await self._one_by_one(tx, taken)
+            done, failed, one_by_one = [], 0, [*taken]
+            if isinstance(repair, Resend):
+                one_by_one = [one for one in taken if one.kind is Kind.EXTRA] if repair.extra else []
+                again = [one for one in taken if one.kind is not Kind.EXTRA]
+                later = await repair.prepare(ground, tx, [one.key for one in again])
+                done = [one.id for one in again]
+            for one in one_by_one:
+                good = await self._one(tx, one)
+                done += [one.id] if good else []
+                failed += not good
             result = Repaired(len(done), failed, len(taken) - len(done) - failed)
             await drive(store.repaired(ground.schema, done), hand)
             await drive(record(ground.schema, self._entry(taken, result)), hand)
@@ -135,28 +139,26 @@ class _Act:
             await later()
         return taken, result
 
-    async def _one_by_one(self, tx: Connection, taken: Sequence[Taken]) -> tuple[list[int], int]:
-        """Run the author's function for each, in a savepoint of its own; those that went well, and how many did not."""
-        done: list[int] = []
-        mend = self.what.repair
-        assert mend is not None
-        for one in taken:
-            drift = Drift(
-                reconciliation=self.what.name, key=one.key, kind=one.kind, expected=one.expected, found=one.found,
-                since=one.since, tx=tx, ground=self.ground,
-            )  # fmt: skip
-            try:
-                async with tx.transaction():
-                    await mend(drift)  # type: ignore[operator]
-            except Exception as error:
-                if tx.is_closed():
-                    raise
-                verdict = classify(error, rules=_RULES, attempt=1)
-                told = f"{verdict.error_type}: {verdict.reason}"[:_LONGEST_FAILURE]
-                await drive(store.failed(self.ground.schema, one.id, told), AsyncpgHand(tx))
-            else:
-                done.append(one.id)
-        return done, len(taken) - len(done)
+    async def _one(self, tx: Connection, one: Taken) -> bool:
+        """Run the author's function for one, in a savepoint of its own; whether it went well."""
+        repair = self.what.repair
+        function = repair.extra if isinstance(repair, Resend) else repair
+        assert function is not None
+        drift = Drift(
+            reconciliation=self.what.name, key=one.key, kind=one.kind, expected=one.expected, found=one.found,
+            since=one.since, tx=tx, ground=self.ground,
+        )  # fmt: skip
+        try:
+            async with tx.transaction():
+                await function(drift)
+        except Exception as error:
+            if tx.is_closed():
+                raise
+            verdict = classify(error, rules=_RULES, attempt=1)
+            told = f"{verdict.error_type}: {verdict.reason}"[:_LONGEST_FAILURE]
+            await drive(store.failed(self.ground.schema, one.id, told), AsyncpgHand(tx))
+            return False
+        return True
 
     def _entry(self, taken: Sequence[Taken], result: Repaired) -> Act:
         after = {"first": taken[0].id, "last": taken[-1].id, "failed": result.failed, "left": result.left}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from postroad.consume import again
 from postroad.consume.consumer import consumer_of
+from postroad.errors import UsageError
 from postroad.outbox import resend as log
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -36,6 +38,8 @@ class Resend:
     consumer: str
     types: tuple[str, ...]
     log: type[Any] | None
+    extra: Callable[[Any], Awaitable[None]] | None = None
+    """What takes away a key that the authority does not have: no event does."""
     by_id: bool = False
     """Whether the drifted keys end with the ids of events that were never handled: then no mark is in their way."""
 
@@ -70,7 +74,10 @@ class Resend:
             await drive(log.put(ground.schema, events, target=self.consumer), AsyncpgHand(connection))
 
 
-def resend(consumer: Callable[..., Any], *, log: type[Any] | None = None) -> Resend:
+def resend(
+    consumer: Callable[..., Any], *, log: type[Any] | None = None,
+    extra: Callable[[Any], Awaitable[None]] | None = None,
+) -> Resend:  # fmt: skip
     """Repair by sending `consumer` the events of the drifted key again, with their ids and bytes, oldest first.
 
     The drifted key must be the key that the events were published with. They go through the outbox, to this consumer
@@ -79,10 +86,17 @@ def resend(consumer: Callable[..., Any], *, log: type[Any] | None = None) -> Res
     (an asyncpg pool) that reaches the database where the events were published; without it, that is the service's own.
     The log has no index by key: each batch of keys reads it once.
 
-    An extra key is left alone: no event takes it away.
+    No event takes an extra key away: `extra`, an ``async def`` of a `Drift`, does; without it they are left alone.
 
     Raises:
-        UsageError: PR101, `consumer` is no consumer.
+        UsageError: PR101, `consumer` is no consumer, or `extra` no ``async def`` with one argument.
     """
     one = consumer_of(consumer)
-    return Resend(one.name, tuple(item.type for item in one.subscriptions), log)
+    if extra is not None and not repairs(extra):
+        raise UsageError("PR101", f"resend({one.name!r}): extra is no async def with one argument")
+    return Resend(one.name, tuple(item.type for item in one.subscriptions), log, extra)
+
+
+def repairs(function: object) -> bool:
+    """Whether it is an ``async def`` with one argument."""
+    return inspect.iscoroutinefunction(function) and len(inspect.signature(function).parameters) == 1
