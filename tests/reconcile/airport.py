@@ -80,7 +80,8 @@ class Airline:
 
 def books(*, log: type[Any] | None = None) -> Reconciliation:
     return Reconciliation(
-        "reconcile.flights", authority=pages(SAYS.format("flight"), on=log), projection=pages(SAYS.format("flight_seen")),
+        "reconcile.flights", authority=pages(SAYS.format("flight"), on=log),
+        projection=pages(SAYS.format("flight_seen")),
         settle=SETTLE, repair=resend(see, log=log, extra=take_away),
     )  # fmt: skip
 

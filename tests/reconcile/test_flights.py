@@ -10,13 +10,25 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from postroad.asyncpg import within
 from postroad.clock import seconds
 from postroad.reconcile.checking import check
 from postroad.reconcile.handled import handled
 from postroad.reconcile.repairing import Picked, repair
 from postroad.runtime import reconcile_acts
 from postroad.runtime.settings import POSTGRES
-from reconcile.airport import FLIGHT, SEEN, Airline, airport, books, depart, see, settings_of, some_flights
+from reconcile.airport import (
+    FLIGHT,
+    SEEN,
+    Request,
+    airport,
+    books,
+    depart,
+    nightly,
+    see,
+    settings_of,
+    some_flights,
+)  # fmt: skip
 
 ALL = Picked(limit=1000, last=2**62)
 
@@ -82,10 +94,10 @@ async def test_a_job_finds_and_repairs_by_itself(sql, runtime_url, author_url):
     async with airport(runtime_url, POSTGRES):
         await until(sql, "SELECT count(*) = 10 FROM flight_seen")
         await tamper(sql, leaving)
-        await sql.execute(
-            "INSERT INTO work (id, queue, kind, state, event_type, body, content_type)"
-            " VALUES (nextval('work_id'), 'default', 'job', 'ready', 'reconcile.nightly', '{}', 'application/json')"
-        )
+        author = await asyncpg.connect(author_url)
+        async with author.transaction():
+            await within(author).enqueue(nightly, Request())
+        await author.close()
         await until(sql, "SELECT count(*) = 3 FROM drift WHERE state = 'repaired'")
         await until(
             sql,
@@ -170,4 +182,3 @@ async def test_two_databases_and_a_broker_are_reconciled_from_the_consumers_side
         await until(sql, "SELECT count(*) = 30 FROM flight_seen WHERE carrier NOT IN ('XX', 'ZZ')")
         found = await reconcile_acts.run(settings, app, by="ada", only=["reconcile.flights", "reconcile.seen.handled"])
         assert [(one.drift, one.pending, one.compared) for one in found] == [(0, 0, 30), (0, 0, 30)]
-    assert Airline

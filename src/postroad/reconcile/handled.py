@@ -29,6 +29,7 @@ QUERIES: Final = queries("postroad.reconcile", "handled.sql")
 
 WITHIN: Final = timedelta(days=7)
 _HOUR: Final = hours(1)
+_STRETCH: Final = timedelta(days=1)
 _AHEAD: Final = minutes(5)  # Clocks of authors differ.
 
 
@@ -46,17 +47,18 @@ class Handled(Reconciliation):
         """Go through the hours; where the digests differ, through the ids of that hour."""
         async with self._log(ground) as log, ground.manager.connection(patience=PATIENCE) as own:
             hours_ = _Hours(ground.schema, log, own, self.consumer, list(self.types))
-            hour = await self._first(ground, own)
-            hour = hour if after is None else max(hour, _hour_of(after))
+            first = await self._first(ground, own)
+            first = first if after is None else max(first, _hour_of(after))
             end = ground.clock.now() + _AHEAD
-            while hour < end:
-                count, same = await hours_.same(hour)
-                if same:
-                    yield Page(_key(hour), count)
-                else:
+            while first < end:
+                until = min(first + _STRETCH, end)
+                for hour, count, same in await hours_.digests(first, until):
+                    if same:
+                        yield Page(_key(hour), count)
+                        continue
                     async for page in hours_.missing(hour, after):
                         yield page
-                hour += _HOUR
+                first += _STRETCH
 
     async def _first(self, ground: Ground, own: Connection) -> datetime:
         """From when on everything should have been handled: the window's begin, or the consumer's first mark.
@@ -112,25 +114,31 @@ class _Hours:
     consumer: str
     types: list[str]
 
-    async def same(self, hour: datetime) -> tuple[int, bool]:
-        """How many events were staged in that hour, and whether there are the same marks."""
-        logged = await self.log.fetchrow(QUERIES.text("logged", self.schema), *self._of_log(hour))
-        marked = await self.own.fetchrow(QUERIES.text("marked", self.schema), self.consumer, *_bounds(hour))
-        assert logged is not None
-        return logged["count"], logged == marked
+    async def digests(self, first: datetime, until: datetime) -> list[tuple[datetime, int, bool]]:
+        """The hours in which anything was staged, with how much, and whether there are the same marks."""
+        logged = await self.log.fetch(QUERIES.text("logged", self.schema), *self._of_log(first, until))
+        marked = await self.own.fetch(QUERIES.text("marked", self.schema), self.consumer, *_bounds(first, until))
+        marks = {row["hour"]: row for row in marked}
+        hours_ = sorted(logged, key=lambda row: int(row["hour"]))
+        return [
+            (datetime.fromtimestamp(row["hour"] * 3600, UTC), row["count"], row == marks.get(row["hour"]))
+            for row in hours_
+        ]  # fmt: skip
 
     async def missing(self, hour: datetime, after: str | None) -> AsyncIterator[Page]:
         """The events of that hour without a mark."""
-        published = _stream(self.log, QUERIES.text("logged_ids", self.schema), *self._of_log(hour), hour=hour)
+        published = _stream(
+            self.log, QUERIES.text("logged_ids", self.schema), *self._of_log(hour, hour + _HOUR), hour=hour
+        )
         marks = _stream(
-            self.own, QUERIES.text("marked_ids", self.schema), self.consumer, *_bounds(hour), hour=hour
+            self.own, QUERIES.text("marked_ids", self.schema), self.consumer, *_bounds(hour, hour + _HOUR), hour=hour
         )  # fmt: skip
         async with aclosing(merged(published, marks, after=after)) as pages:
             async for page in pages:
                 yield Page(page.last, page.compared, [one for one in page.differences if one.kind is Kind.MISSING])
 
-    def _of_log(self, hour: datetime) -> tuple[Any, ...]:
-        return (self.types, hour, hour + _HOUR, *_bounds(hour))
+    def _of_log(self, first: datetime, until: datetime) -> tuple[Any, ...]:
+        return (self.types, first, until, *_bounds(first, until))
 
 
 async def _stream(
@@ -153,7 +161,7 @@ def _hour_of(key: str) -> datetime:
     return datetime.strptime(key[:17], "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC)
 
 
-def _bounds(hour: datetime) -> tuple[UUID, UUID]:
-    """The ids between which those of an hour lie: their first 48 bits are milliseconds."""
-    first, last = (UUID(int=round(at.timestamp() * 1000) << 80) for at in (hour, hour + _HOUR))
-    return first, last
+def _bounds(first: datetime, until: datetime) -> tuple[UUID, UUID]:
+    """The ids between which those of a time lie: their first 48 bits are milliseconds."""
+    low, high = (UUID(int=round(at.timestamp() * 1000) << 80) for at in (first, until))
+    return low, high

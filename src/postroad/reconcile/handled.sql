@@ -6,17 +6,22 @@ SELECT (SELECT min(at) FROM {schema}.inbox WHERE consumer = $1) AS mark,
     (SELECT min(key COLLATE "C") FROM {schema}.drift WHERE reconciliation = $2 AND resolved_at IS NULL) AS drift;
 
 -- name: logged
--- How many events of the types $1 were staged in the hour $2 to $3, with ids from $4 to $5, and a digest of their ids.
-SELECT count(*) AS count, coalesce(sum(hashtextextended(id::text, 0)::numeric), 0) AS digest
+-- For each hour from $2 to $3 in which events of the types $1 were staged (as hours since 1970, by their ids, which lie
+-- from $4 to $5), how many there are, and a digest of their ids.
+SELECT ('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint / 3600000 AS hour, count(*) AS count,
+    sum(hashtextextended(id::text, 0)::numeric) AS digest
 FROM {schema}.event
 WHERE type = ANY ($1::text[]) AND recorded >= $2::timestamptz - interval '1 hour'
-    AND recorded < $3::timestamptz + interval '1 hour' AND id >= $4::uuid AND id < $5::uuid;
+    AND recorded < $3::timestamptz + interval '1 hour' AND id >= $4::uuid AND id < $5::uuid
+GROUP BY 1;
 
 -- name: marked
 -- The same of the marks of consumer $1, with ids from $2 to $3.
-SELECT count(*) AS count, coalesce(sum(hashtextextended(message_key::text, 0)::numeric), 0) AS digest
+SELECT ('x' || left(replace(message_key::text, '-', ''), 12))::bit(48)::bigint / 3600000 AS hour, count(*) AS count,
+    sum(hashtextextended(message_key::text, 0)::numeric) AS digest
 FROM {schema}.inbox
-WHERE consumer = $1 AND message_key >= $2::uuid AND message_key < $3::uuid;
+WHERE consumer = $1 AND message_key >= $2::uuid AND message_key < $3::uuid
+GROUP BY 1;
 
 -- name: logged_ids
 -- The ids of the events of the types $1 of the hour $2 to $3, from $4 to $5, beyond $6, at most $7.
