@@ -18,6 +18,7 @@ from postroad.cli import (
     events,
     grants,
     jobs,
+    lag,
     lease,
     quarantine,
     queue,
@@ -62,6 +63,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("adopt")(adopt.adopt)
     app.command("grants")(grants.grants)
     app.command("audit")(audit.audit)
+    app.command("lag")(lag.lag)
     app.add_typer(events.app, name="events")
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")

@@ -20,6 +20,7 @@ from postroad.signals.catalog import (
     DeliverySettled,
     IntakePaused,
     IntakeResumed,
+    ProjectionLag,
     TaskFailed,
     Unacked,
 )
@@ -265,6 +266,10 @@ class ConsumerService:
         self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
         self._owed -= len(acks)
         self._signals.emit(DeliveriesAcked(self._consumer.name, len(acks)))
+        occurred = min((arrival.occurred for arrival, _, _ in acks if arrival.occurred is not None), default=None)
+        if occurred is not None:
+            behind = max((self._clock.now() - occurred).total_seconds(), 0.0)
+            self._signals.emit(ProjectionLag(self._consumer.name, behind))
         for arrival, outcome, taken in acks:
             result = RESULTS[outcome.end]
             settled = DeliverySettled(self._consumer.name, arrival.event_type, result, taken, outcome.reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError, UsageError
-from postroad.reconcile import checking, repairing, store
+from postroad.reconcile import checking, lag, repairing, store
 from postroad.reconcile.built_in import built_in
 from postroad.reconcile.ground import Ground
 from postroad.runtime.doctor.managed import orphans
@@ -23,14 +23,16 @@ from postroad.signals import Signals
 from postroad.sql import drive, migrations
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import Manager
+from postroad.transport.amqp.admin import Session, depths
 from postroad.transport.amqp.compare import differences
-from postroad.transport.amqp.connection import Address
+from postroad.transport.amqp.connection import Address, AmqpSettings
 from postroad.transport.amqp.management import read_vhost
 from postroad.transport.postgres import store as subscriptions
 from postroad.transport.postgres.transport import besides, subscriptions_in
 
 if TYPE_CHECKING:
     from postroad.reconcile.checking import Checked
+    from postroad.reconcile.lag import Lag
     from postroad.reconcile.reconciliation import Reconciliation
     from postroad.reconcile.repairing import Picked, Repaired
     from postroad.reconcile.store import Drifted, Listed, Total
@@ -129,6 +131,33 @@ async def repair(
     (what,) = _chosen(await declared(settings, app), [name])
     async with _ground(settings, app, by=by) as ground:
         return await repairing.repair(ground, what, picked, reason=reason, stop=stop, told=told)
+
+
+async def lags(settings: Settings, app: App) -> Sequence[Lag]:
+    """How far each consumer of `app` is behind, by name; what the broker or another database holds, as far as it shows.
+
+    Raises:
+        UsageError: PR107, the App has no consumers.
+    """
+    consumers = sorted(app.declarations.consumers, key=lambda one: one.name)
+    if not consumers:
+        raise UsageError("PR107", f"App {app.name!r} has no consumers: nothing of it can be behind")
+    here, owned = is_postgres(settings.broker_url), {producer.name for producer in app.declarations.producers}
+    waiting: Mapping[str, int] = {}
+    if settings.broker_url and not here:
+        address = Address.of(settings.broker_url)
+        async with Session(address, AmqpSettings(tls=tls_of(settings))) as session:
+            waiting = await depths(session, [one.takes_from for one in consumers])
+    found = []
+    async with _hand(settings) as hand:
+        for one in consumers:
+            logged = here or {item.owner for item in one.subscriptions} <= owned
+            queue = None if here else waiting.get(one.takes_from)
+            behind = lag.lag(
+                settings.schema, one, logged=logged, queue=queue, here=here, now=SYSTEM_CLOCK.now()
+            )  # fmt: skip
+            found.append(await drive(behind, hand))
+    return found
 
 
 def _chosen(all_: Sequence[Reconciliation], only: Collection[str]) -> list[Reconciliation]:
