@@ -94,9 +94,8 @@ async def planned(sql, *, lacking: int = 0):
     cursor = datetime.now(UTC).replace(second=0, microsecond=0)
     (schedule,) = await sql.fetch(
         "INSERT INTO schedule (name, app, definition, release, cursor, created_at, changed_at)"
-        " VALUES ('reports.minutely', 'reports', $1::jsonb, 1, $2::timestamptz, $2::timestamptz - interval '10 minutes 30 s',"
-        " $2::timestamptz - interval '10 minutes 30 s') RETURNING id",
-        DEFINITION, cursor,
+        " VALUES ('reports.minutely', 'reports', $1::jsonb, 1, $2, $3, $3) RETURNING id",
+        DEFINITION, cursor, cursor - timedelta(minutes=10, seconds=30),
     )  # fmt: skip
     dues = [cursor - timedelta(minutes=back) for back in range(11)]
     for due in dues[lacking:]:

@@ -17,6 +17,7 @@ from postroad.reconcile.handled import handled
 from postroad.reconcile.repairing import Picked, repair
 from postroad.runtime import reconcile_acts
 from postroad.runtime.settings import POSTGRES
+from postroad.signals.catalog import ProjectionBehind
 from reconcile.airport import (
     FLIGHT,
     SEEN,
@@ -118,7 +119,7 @@ async def missed(sql, leaving) -> None:
 
 
 async def test_what_was_published_and_never_handled_is_found_by_digest_and_sent_again(
-    sql, ground, runtime_url, author_url
+    sql, ground, runtime_url, author_url, heard
 ):
     leaving = some_flights(40)
     inbox = handled(see, settle=seconds(0.2))
@@ -130,6 +131,7 @@ async def test_what_was_published_and_never_handled_is_found_by_digest_and_sent_
         await missed(sql, leaving[10:13])
         found = await check(ground, inbox)
         assert (found.missing, found.extra, found.mismatched) == (3, 0, 0)
+        assert heard.of(ProjectionBehind)[-1] == ProjectionBehind("reconcile.seen", 3)
         assert (await repair(ground, inbox, ALL, reason=None)).done == 3
         await until(sql, "SELECT count(*) = 40 FROM flight_seen")
         assert (await check(ground, inbox)).drift == 0

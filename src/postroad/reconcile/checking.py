@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from postroad.reconcile import store
-from postroad.signals.catalog import ReconciliationEnded, ReconciliationLooked
+from postroad.signals.catalog import ProjectionBehind, ReconciliationEnded, ReconciliationLooked
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -146,6 +146,8 @@ class _Run:
         took = ground.clock.monotonic() - self.began
         kinds = (stands.missing, stands.extra, stands.mismatched, stands.pending)
         ground.signals.emit(ReconciliationEnded(name, str(end), self.compared, *kinds, took, ended))
+        if self.what.inbox_of is not None:
+            ground.signals.emit(ProjectionBehind(self.what.inbox_of, stands.missing + stands.pending))
         return Checked(name, end, self.compared, *kinds, stands.oldest)
 
 

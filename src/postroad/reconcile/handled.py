@@ -42,6 +42,12 @@ class Handled(Reconciliation):
     log: type[Any] | None = field(repr=False)
     within: timedelta
 
+    @property
+    @override
+    def inbox_of(self) -> str:
+        """See `Reconciliation.inbox_of`."""
+        return self.consumer
+
     @override
     async def compared(self, ground: Ground, after: str | None) -> AsyncGenerator[Page, None]:
         """Go through the hours; where the digests differ, through the ids of that hour."""

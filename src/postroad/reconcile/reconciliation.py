@@ -101,6 +101,11 @@ class Reconciliation:
         if wrong:
             raise UsageError("PR101", f"reconciliation {self.name!r}: {'; '.join(wrong)}")
 
+    @property
+    def inbox_of(self) -> str | None:
+        """The consumer whose inbox it compares: what is missing there is still to come."""
+        return None
+
     def compared(self, ground: Ground, after: str | None) -> AsyncGenerator[Page, None]:
         """How the streams compare beyond the key `after`, a page at a time."""
         source = Source(after, ground)

@@ -8,4 +8,4 @@ from postroad.django.migrations import Step
 class Migration(Step):
     """See `Step`."""
 
-    dependencies: ClassVar = [("postroad", "0007_schedules")]
+    dependencies: ClassVar = [("postroad", "0008_replay")]
