@@ -12,9 +12,8 @@ from docs.test_examples import save_files
 
 PAGE = "docs/reconcile.md"
 TEXT = (Path(__file__).parents[2] / PAGE).read_text("utf-8")
-COMMANDS = [
-    line for block in re.findall(r"^```sh\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE) for line in block.split("\n")
-]
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines()]
 
 
 def test_the_commands_of_the_page_find_and_repair(postgres, database, runtime_url, tmp_path, monkeypatch):
@@ -27,7 +26,7 @@ def test_the_commands_of_the_page_find_and_repair(postgres, database, runtime_ur
     table.execute("UPDATE ledger_entry SET cents = 0 WHERE number = 'A-3'")
     save_files(PAGE, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    done = [postroad(*shlex.split(line)[1:], **table.given) for line in COMMANDS if line]
+    done = [postroad(*shlex.split(line)[1:], **table.given) for line in COMMANDS]
     sys.modules.pop("ledger", None)
     assert [one.returncode for one in done] == [0, 1, 0, 0, 0, 0, 0], [one.stderr for one in done]
     listed, first, drift, plan, repaired, last, audit = (one.stdout for one in done)

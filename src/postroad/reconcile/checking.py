@@ -142,7 +142,7 @@ class _Run:
         ground, name, end, stands = self.ground, self.what.name, self.end, self.standing
         if end is End.COMPLETE and self.token is not None:
             await ground.manager.run(store.complete(ground.schema, name, self.token))
-        ended = ground.clock.now().timestamp() if end is End.COMPLETE else None
+        ended = ground.clock.now().timestamp()
         took = ground.clock.monotonic() - self.began
         kinds = (stands.missing, stands.extra, stands.mismatched, stands.pending)
         ground.signals.emit(ReconciliationEnded(name, str(end), self.compared, *kinds, took, ended))

@@ -62,7 +62,7 @@ class ReconcileMetrics:
         for kind in ("missing", "extra", "mismatched"):
             self._drift.labels(signal.reconciliation, kind).set(getattr(signal, kind))
         self._pending.labels(signal.reconciliation).set(signal.pending)
-        if signal.ended is not None:
+        if signal.end == "complete":
             self._success.labels(signal.reconciliation).set(signal.ended)
 
     def _repaired(self, signal: catalog.DriftRepaired) -> None:

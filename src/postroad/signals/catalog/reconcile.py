@@ -20,7 +20,7 @@ class ReconciliationLooked(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationEnded(Signal):
-    """A run has ended: complete, stopped or superseded; and what has drifted. `ended` is a Unix time, if complete."""
+    """A run has ended: complete, stopped or superseded; and what has drifted. `ended` is a Unix time."""
 
     level: ClassVar[Level] = Level.INFO
     reconciliation: str
@@ -31,7 +31,7 @@ class ReconciliationEnded(Signal):
     mismatched: int
     pending: int
     seconds: float
-    ended: float | None
+    ended: float
 
 
 @dataclass(frozen=True, slots=True)
