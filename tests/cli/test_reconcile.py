@@ -104,6 +104,19 @@ def test_without_an_app_the_built_in_ones_run(table):
     ]  # fmt: skip
 
 
+def test_what_stands_on_the_transport_for_nobody_is_found(table):
+    table.execute(
+        "INSERT INTO postroad.subscription (consumer, event_type) VALUES ('orders.book', 'orders.order.lost')"
+    )
+    given = ("run", "orders:app", "--only", "postroad.topology")
+    (found,) = run(table, *given, code=1, POSTROAD_BROKER_URL="postgres:")
+    assert found["extra"] == 1
+    (row,) = run(table, "drift", "--fingerprints")
+    assert "orders.order.lost" in row["key"]
+    names = [one["name"] for one in run(table, "list", "orders:app", POSTROAD_BROKER_URL="postgres:")]
+    assert "orders.book.handled" in names
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

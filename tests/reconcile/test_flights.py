@@ -12,12 +12,13 @@ import pytest
 
 from postroad.asyncpg import within
 from postroad.clock import seconds
+from postroad.reconcile import checking
 from postroad.reconcile.checking import check
 from postroad.reconcile.handled import handled
 from postroad.reconcile.repairing import Picked, repair
 from postroad.runtime import reconcile_acts
 from postroad.runtime.settings import POSTGRES
-from postroad.signals.catalog import ProjectionBehind
+from postroad.signals.catalog import ProjectionBehind, ReconciliationLooked
 from reconcile.airport import (
     FLIGHT,
     SEEN,
@@ -76,17 +77,43 @@ async def test_rows_tampered_with_are_found_and_repaired_by_their_events(sql, gr
     assert await sql.fetchval("SELECT sum(items) FROM audit WHERE act = 'drift.repair'") == 3
 
 
-async def test_no_drift_is_invented_while_events_are_in_flight(sql, ground, runtime_url, author_url, heard):
-    leaving = some_flights(300)
+async def arriving(sql, ground, runtime_url, author_url, heard, monkeypatch, *, waits: bool):
+    """A comparison that begins while 30 flights are staged and none is seen yet; they, and more, arrive meanwhile.
+
+    It waits until they have: how long that takes is the machine's doing.
+    """
+    leaving, arrived = some_flights(80), asyncio.Event()
+
+    async def waited(_stop: asyncio.Event, _seconds: float) -> bool:
+        if waits:
+            await arrived.wait()
+        return False
+
+    monkeypatch.setattr(checking, "_waited", waited)
+    await depart(author_url, leaving[:30])
+    run = asyncio.create_task(check(ground, replace(books(), settle=seconds(0.1 if waits else 0))))
+    looked = (await heard.wait(ReconciliationLooked))[0]
+    assert looked.pending == 30
     async with airport(runtime_url, POSTGRES):
-        staging = asyncio.create_task(depart(author_url, leaving))
-        looks = []
-        while not staging.done():
-            looks.append(await check(ground, replace(books(), settle=seconds(2))))
-        await staging
-        looks.append(await check(ground, replace(books(), settle=seconds(2))))
-    assert [one.drift for one in looks] == [0] * len(looks)
-    assert looks[-1].compared == 300
+        await depart(author_url, leaving[30:])
+        await until(sql, "SELECT count(*) = 80 FROM flight_seen")
+        arrived.set()
+        return await run
+
+
+async def test_no_drift_is_invented_while_events_are_in_flight(
+    sql, ground, runtime_url, author_url, heard, monkeypatch
+):
+    found = await arriving(sql, ground, runtime_url, author_url, heard, monkeypatch, waits=True)
+    assert (found.drift, found.pending, found.compared) == (0, 0, 80)
+
+
+@pytest.mark.sabotage
+async def test_without_the_waiting_time_what_is_in_flight_would_be_drift(
+    sql, ground, runtime_url, author_url, heard, monkeypatch
+):
+    found = await arriving(sql, ground, runtime_url, author_url, heard, monkeypatch, waits=False)
+    assert found.drift == 30
 
 
 async def test_a_job_finds_and_repairs_by_itself(sql, runtime_url, author_url):

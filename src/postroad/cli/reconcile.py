@@ -190,6 +190,7 @@ def repair(
     from postroad.runtime import operations, reconcile_acts
 
     settings, declared = operations.database_settings(), load(reference)
+    asyncio.run(reconcile_acts.check_repair(settings, declared, name))
     found = asyncio.run(reconcile_acts.preview(settings, name, kind=kind, key=key))
     count = sum(each.count for each in found)
     if dry_run and json:

@@ -59,6 +59,16 @@ async def preview(ground: Ground, name: str, *, kind: str | None = None, key: st
     return await ground.manager.run(store.preview(ground.schema, name, kind=kind, key=key))
 
 
+def check_repair(what: Reconciliation) -> None:
+    """Refuse one that declares no repair.
+
+    Raises:
+        UsageError: PR107, it does not.
+    """
+    if what.repair is None:
+        raise UsageError("PR107", f"reconciliation {what.name!r} declares no repair; give it repair=...")
+
+
 async def mend(ground: Ground, what: Reconciliation) -> Repaired:
     """Repair all that has drifted, or nothing where that is more than the limit."""
     found = await preview(ground, what.name)
@@ -83,8 +93,7 @@ async def repair(
         UsageError: PR107, it declares no repair.
         Unavailable: the database is away.
     """
-    if what.repair is None:
-        raise UsageError("PR107", f"reconciliation {what.name!r} declares no repair; give it repair=...")
+    check_repair(what)
     stop, after, sum_, seen = stop or asyncio.Event(), 0, Repaired(), 0
     act = _Act(ground, what, picked, reason)
     while seen < picked.limit:

@@ -119,6 +119,16 @@ async def preview(settings: Settings, name: str, *, kind: str | None, key: str |
         return await drive(store.preview(settings.schema, name, kind=kind, key=key), hand)
 
 
+async def check_repair(settings: Settings, app: App, name: str) -> None:
+    """Refuse what could not be repaired, before anything is counted.
+
+    Raises:
+        UsageError: PR107, the name is not known, or it declares no repair.
+    """
+    (what,) = _chosen(await declared(settings, app), [name])
+    repairing.check_repair(what)
+
+
 async def repair(
     settings: Settings, app: App, name: str, picked: Picked, *, by: str, reason: str | None,
     stop: asyncio.Event | None = None, told: Callable[[Repaired], None] = lambda _: None,

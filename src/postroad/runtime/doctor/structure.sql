@@ -12,7 +12,7 @@ SELECT i.relname AS name, c.relname AS of, x.indisvalid AS valid
 FROM pg_index AS x
 JOIN pg_class AS i ON i.oid = x.indexrelid
 JOIN pg_class AS c ON c.oid = x.indrelid
-WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1::text) AND c.relname !~ '_[0-9]{8}$|_rest$';
+WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1::text) AND c.relname !~ '_20[0-9][0-9][0-9][0-9][0-9][0-9]$|_rest$';
 
 -- name: functions
 -- The bodies of the schema's functions.
