@@ -7,11 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from postroad.clock import hours
+from postroad.reconcile.handled import handled
 from postroad.runtime.doctor import Limits
-from postroad.runtime.doctor.structure import QUERIES, judge_dead_rows, judge_replay
+from postroad.runtime.doctor.structure import QUERIES, judge_dead_rows, judge_windows
 from postroad.sql.migrations.shape import shape
-from runtime.doctor.patients import SUBJECT, severity
+from reconcile.airport import see
+from runtime.doctor.patients import severity
 
 WELL = ("schema.build", "schema.indexes", "vacuum.dead-rows", "leases.renewal")
 
@@ -81,9 +82,8 @@ def test_dead_rows_that_outnumber_the_living_are_warned_of(live, dead, how):
     assert how == "ok" or finding.found == "outbox: 200 dead, 10 live, vacuumed 2 hours ago"
 
 
-def test_what_the_log_keeps_for_longer_than_marks_is_noted():
-    producers = SUBJECT.declarations.producers
-    assert judge_replay(timedelta(days=35), producers).severity in {"ok", "note"}
-    (shortest,) = [judge_replay(hours(1), producers)]
-    assert shortest.severity == "note"
-    assert "orders.order.booked" in shortest.found
+def test_an_inbox_that_is_compared_further_back_than_its_marks_is_an_error():
+    assert judge_windows(timedelta(days=7), [handled(see)]).severity == "ok"
+    finding = judge_windows(timedelta(days=2), [handled(see)])
+    assert finding.severity == "error"
+    assert finding.found == "marks are kept for 2 days, but reconcile.seen.handled goes back 7 days"

@@ -88,10 +88,10 @@ RENEWALS: Final = Check(
     "what they stand for waits: events of a shard, rows that a dead worker ran",
     "see that processes run and reach POSTROAD_DIRECT_URL; `postroad lease list --all`; fence what hangs",
 )  # fmt: skip
-REPLAY: Final = Check(
-    "retention.replay", "how long the log keeps an event, against how long consumers remember",
-    "nothing; but what is older than their marks goes to quarantine when it is sent again, and is not handled",
-    "raise POSTROAD_INBOX_DAYS in the consumers if you replay that far back",
+WINDOWS: Final = Check(
+    "retention.windows", "inboxes are compared with their logs only as far back as marks are kept",
+    "nothing; but what was handled before is taken for missing, and a repair would have it handled again",
+    "lower `within` of `handled`, or raise POSTROAD_INBOX_DAYS",
 )  # fmt: skip
 FLOOR: Final = Check(
     "dispatch.floor", "the oldest open transaction that has written, in any database of the server",
@@ -225,7 +225,7 @@ FORMER: Final = Check(
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
     FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, WORK, QUARANTINE,
-    BUILD, INDEXES, DEAD_ROWS, RENEWALS, REPLAY,
+    BUILD, INDEXES, DEAD_ROWS, RENEWALS, WINDOWS,
     BROKER, BROKER_VERSION, BROKER_USER,
     BROKER_RIGHTS, INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY,
     DEAD, DELIVERIES, FORMER,

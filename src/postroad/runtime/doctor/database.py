@@ -170,9 +170,9 @@ _INSIDE: Final[tuple[Look, ...]] = (
 
 async def _inbox(case: Case) -> list[Finding]:
     consumers = () if case.subject is None else case.subject.consumers
-    producers = () if case.subject is None else case.subject.declarations.producers
+    compared = () if case.subject is None else case.subject.declarations.reconciliations
     window = case.settings.inbox_window
-    return [upkeep.judge_inbox(window, consumers), structure.judge_replay(window, producers)]
+    return [upkeep.judge_inbox(window, consumers), structure.judge_windows(window, compared)]
 
 
 async def _direct(settings: Settings) -> list[Finding]:

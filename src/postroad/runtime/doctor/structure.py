@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from postroad.reconcile.handled import Handled
 from postroad.runtime.doctor import checks
 from postroad.runtime.doctor.upkeep import span
 from postroad.sql import queries
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from postroad.events import Producer
+    from postroad.reconcile import Reconciliation
     from postroad.runtime.doctor.findings import Finding
     from postroad.runtime.doctor.subject import Limits
     from postroad.runtime.doctor.upkeep import Look
@@ -102,14 +103,14 @@ def judge_renewals(rows: Sequence[Any]) -> list[Finding]:
 LOOKS: Final[tuple[Look, ...]] = (indexes, dead, renewals)
 
 
-def judge_replay(window: timedelta, producers: Iterable[Producer]) -> Finding:
-    """Whether what the log keeps can still be handled when it is sent again. Pure."""
-    longer = sorted(
-        {event.type for producer in producers for event in producer.events
-         if event.retention == 0 or event.retention > window.days}
-    )  # fmt: skip
-    told = f"marks are kept for {window.days} days"
-    return checks.REPLAY.note(f"{told}, {_some(longer)} for longer") if longer else checks.REPLAY.ok(told)
+def judge_windows(window: timedelta, reconciliations: Iterable[Reconciliation]) -> Finding:
+    """Whether inboxes are compared with their logs only as far back as marks are kept. Pure."""
+    beyond = [one for one in reconciliations if isinstance(one, Handled) and one.within > window]
+    told = f"marks are kept for {span(window.total_seconds())}"
+    if not beyond:
+        return checks.WINDOWS.ok(told)
+    far = ", ".join(f"{one.name} goes back {span(one.within.total_seconds())}" for one in beyond)
+    return checks.WINDOWS.error(f"{told}, but {far}")
 
 
 def _ago(age: float | None) -> str:
