@@ -76,7 +76,7 @@ async def place(author_url: str, placed: type[Any], *orders: str) -> None:
     author = await asyncpg.connect(author_url)
     async with author.transaction():
         for order in orders:
-            await within(author).publish(placed(order=order))
+            await within(author).publish(placed(order=order), key=order)
     await author.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad.audit import Act, record
@@ -102,6 +103,7 @@ class Ledger:
         for _ in range(_TRIES):
             step, entry = await self.run(self._intend(effect, request, grip))
             if step in {Move.SEND, Move.REPEAT}:
+                entry = replace(entry, command=request.body)
                 outcome = await self._send(effect, command, entry, owner=owner, grip=grip, repeat=step is Move.REPEAT)
                 if outcome is not None:
                     return outcome
@@ -182,7 +184,7 @@ class Ledger:
         row, schema = grip.row, self.schema
         marked = yield from store.sent(
             schema, entry.id, run=row.id, token=row.token, settle=effect.settle, repeat=repeat,
-            key_window=effect.key_window,
+            key_window=effect.key_window, command=entry.command or b"",
         )  # fmt: skip
         if marked is not None and repeat:
             yield from record(schema, looked_up(entry.id, answer="repeat", state=State.SENT))

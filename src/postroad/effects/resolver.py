@@ -164,8 +164,10 @@ class Resolver:
             self._ledger.moved(effect, conclusion.state)
 
     async def _concluded(self, effect: Effect[Any], entry: Entry) -> Conclusion:
+        if entry.command is None:
+            return Conclusion(state=State.MANUAL, answer="failed", reason="its command was erased on request")
         try:
-            command = effect.adapter.validate_json(entry.command or b"")
+            command = effect.adapter.validate_json(entry.command)
         except ValidationError:  # Its text quotes the command.
             reason = "the command that was sent does not fit what perform() takes by now"
             return Conclusion(state=State.MANUAL, answer="failed", reason=reason)

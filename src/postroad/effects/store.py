@@ -75,12 +75,13 @@ def wait(schema: str, id: int, *, run: int) -> Pipeline[None]:  # noqa: A002 - t
 
 def sent(
     schema: str, id: int, *, run: int, token: int, settle: timedelta, repeat: bool, key_window: timedelta | None,  # noqa: A002
+    command: bytes,
 ) -> Pipeline[tuple[int, datetime] | None]:  # fmt: skip
     """Note that the request is about to leave: its number and time; None where it may not, since another moved first.
 
     `repeat`: it is the look-up of an unknown outcome, so that the provider's memory of the key is not counted anew.
     """
-    rows = yield QUERIES.statement("send", schema, id, run, token, settle, repeat, key_window)
+    rows = yield QUERIES.statement("send", schema, id, run, token, settle, repeat, key_window, command)
     return (rows[0]["attempt"], rows[0]["sent_at"]) if rows else None
 
 

@@ -38,11 +38,12 @@ WHERE id = $1 AND NOT waiting @> ARRAY[$2::bigint];
 
 -- name: send
 -- The request is about to leave: from this run's intent, from a proven absence, or ($5) as the look-up of an unknown.
--- A provider that never saw the key begins to remember it now.
+-- A provider that never saw the key begins to remember it now. A command that was erased is kept again: to look it up.
 UPDATE {schema}.effect
 SET state = 'sent', run = $2, token = $3, attempt = attempt + 1, absences = 0, looks = CASE WHEN $5 THEN looks ELSE 0 END,
     reason = NULL, sent_at = clock_timestamp(), settles_at = clock_timestamp() + $4::interval, next_check_at = NULL,
-    valid_until = CASE WHEN $5 THEN valid_until ELSE clock_timestamp() + $6::interval END
+    valid_until = CASE WHEN $5 THEN valid_until ELSE clock_timestamp() + $6::interval END,
+    command = coalesce(command, $7)
 WHERE id = $1
     AND ((state = 'intended' AND token = $3) OR state = 'not_found' OR ($5 AND state = 'unknown'))
 RETURNING attempt, sent_at;
