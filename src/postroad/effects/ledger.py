@@ -184,7 +184,7 @@ class Ledger:
         row, schema = grip.row, self.schema
         marked = yield from store.sent(
             schema, entry.id, run=row.id, token=row.token, settle=effect.settle, repeat=repeat,
-            key_window=effect.key_window, command=entry.command or b"",
+            key_window=effect.key_window, command=entry.command or b"", timeout=effect.timeout,
         )  # fmt: skip
         if marked is not None and repeat:
             yield from record(schema, looked_up(entry.id, answer="repeat", state=State.SENT))
