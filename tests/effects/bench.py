@@ -92,7 +92,9 @@ async def receipts(sql: Any) -> list[tuple[str, str]]:
 
 async def looks(sql: Any) -> list[str]:
     """What the audit has of look-ups: answers and the states that they led to, in order."""
-    rows = await sql.fetch("SELECT after->>'answer' AS a, after->>'state' AS s FROM audit ORDER BY id")
+    rows = await sql.fetch(
+        "SELECT after->>'answer' AS a, after->>'state' AS s FROM audit WHERE act = 'effect.look-up' ORDER BY id"
+    )
     return [f"{row['a']} {row['s']}" for row in rows]
 
 

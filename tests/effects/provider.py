@@ -26,7 +26,8 @@ class Provider:
     """Acts on POST, tells on GET what it did. `script` says how the next requests go, each in turn; then all is well.
 
     ``hang`` does nothing and never answers; ``act-hang`` acts, and never answers; ``late`` acts only when `let_go` is
-    called, and never answers; ``500`` does nothing, ``act-500`` acts, both answer 500; ``refuse`` answers 402;
+    called, and never answers; ``act-late`` acts, and answers well when that is called; ``500`` does nothing,
+    ``act-500`` acts, both answer 500; ``refuse`` answers 402;
     ``nonsense`` acts and answers something else.
     """
 
@@ -94,7 +95,7 @@ class Provider:
             case "refuse":
                 return 402, {"code": "no-cover"}
         ref = self.act(payment, key)
-        if how == "act-hang":
+        if how in {"act-hang", "act-late"}:
             self._released.wait(LONGEST)
         return (500 if how in {"act-hang", "act-500"} else 200), ({} if how == "nonsense" else {"ref": ref})
 

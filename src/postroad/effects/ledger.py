@@ -114,7 +114,7 @@ class Ledger:
     def _check(self, effect: Effect[Any], grip: Grip) -> None:
         if self.effects.get(effect.name) is not effect:
             raise _unnamed(effect)
-        if grip.open:
+        if grip.open or any(lease.open for lease in [*grip.held]):
             message = f"effect {effect.name!r}: a transaction of the run is open; call once() before it, or after"
             raise UsageError("PR107", message)
         grip.enter()
