@@ -28,7 +28,7 @@ class Provider:
     ``hang`` does nothing and never answers; ``act-hang`` acts, and never answers; ``late`` acts only when `let_go` is
     called, and never answers; ``act-late`` acts, and answers well when that is called; ``500`` does nothing,
     ``act-500`` acts, both answer 500; ``refuse`` answers 402;
-    ``nonsense`` acts and answers something else.
+    ``nonsense`` acts and answers something else. Questions about `mute` payments hang until `let_go`, too.
     """
 
     def __init__(self, *script: str, honours: bool = False, window: float = 1e9, lag: int = 0) -> None:
@@ -39,6 +39,7 @@ class Provider:
         self.looks: Counter[str] = Counter()
         self.asked = threading.Event()
         self.blind = False
+        self.mute: set[str] = set()
         self._known: dict[str, tuple[float, str]] = {}
         self._honours = honours
         self._window = window
@@ -102,6 +103,10 @@ class Provider:
     def get(self, payment: str, key: str) -> tuple[int, dict[str, str]]:
         with self._lock:
             self.looks[payment] += 1
+            mute = payment in self.mute
+        if mute:
+            self._released.wait(LONGEST)
+        with self._lock:
             known = self._known.get(key)
             if self.blind:
                 return 503, {}

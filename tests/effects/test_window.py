@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from effects.bench import ask, charges, charging, eventually, looks, shop, states
+from effects.bench import IN_TIME, ask, charges, charging, eventually, looks, shop, states, without
 from effects.provider import BlindCards, Provider
 from postroad.clock import seconds
-from postroad.effects import ledger, store
+from postroad.effects import ledger
 from postroad.effects.ledger import Ledger
 from postroad.effects.resolver import Resolver
 from postroad.signals.catalog import EffectMoved, JobDelayed
@@ -17,14 +17,6 @@ from postroad.sql import Statement
 
 FORGOTTEN = "SELECT count(*) > 0 AS past FROM postroad.effect WHERE valid_until < clock_timestamp() - interval '0.5 s'"
 """Counted from when the request was sent, which is before the provider acts."""
-
-
-def without(monkeypatch, query: str, guard: str, instead: str = "") -> None:
-    """The query without this part."""
-    text = store.QUERIES._texts[query]
-    assert guard in text
-    monkeypatch.setattr(store.QUERIES, "_rendered", {})
-    monkeypatch.setitem(store.QUERIES._texts, query, text.replace(guard, instead))
 
 
 async def forgotten(here) -> None:
@@ -126,9 +118,5 @@ async def test_an_absence_that_is_noted_after_the_provider_has_forgotten_proves_
 
 @pytest.mark.sabotage
 async def test_without_looking_at_the_clock_a_late_absence_has_it_done_again(here, sql, runtime_url, monkeypatch):
-    without(
-        monkeypatch,
-        "conclude",
-        "\n    AND ($3 <> 'not_found' OR valid_until IS NULL OR valid_until > clock_timestamp())",
-    )
+    without(monkeypatch, "conclude", IN_TIME)
     assert (await forgotten_meanwhile(here, sql, runtime_url, monkeypatch)).acts == {"a": 2}
