@@ -40,7 +40,7 @@ async def one_charge(here, sql, runtime_url, charge, provider, *, after=None) ->
         await until_empty(sql)
 
 
-@pytest.mark.parametrize("how", ["act-hang", "act-500", "nonsense"])
+@pytest.mark.parametrize("how", ["act-hang", "act-500", "nonsense", "numbered"])
 async def test_what_acted_without_an_answer_is_looked_up_and_never_repeated(here, sql, runtime_url, how):
     with Provider(how) as provider:
         await one_charge(here, sql, runtime_url, charges(), provider)

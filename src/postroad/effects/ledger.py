@@ -12,7 +12,7 @@ from postroad.clock import seconds
 from postroad.effects import store
 from postroad.effects.call import ask
 from postroad.effects.decide import Move, State, doubtful, move, outcome_of, patience
-from postroad.effects.outcome import Done, EffectAttempt, Refused
+from postroad.effects.outcome import Done, EffectAttempt, is_outcome
 from postroad.errors import ContractError, LeaseLost, Unavailable, UsageError
 from postroad.failures import OutcomeUnknown, Retry
 from postroad.signals.catalog import EffectAnswered, EffectConflict, EffectMoved, EffectNeedsPerson, EffectReturned
@@ -172,10 +172,9 @@ class Ledger:
         answer = await ask(owner.perform, command, attempt, limit=left, slots=self.slots)
         result = _result(answer)
         self.signals.emit(EffectAnswered(effect.name, result, self.clock.monotonic() - called))
-        if isinstance(answer.value, Done | Refused):
+        if is_outcome(answer.value):
             await self._settle(effect, entry.id, grip, answer.value)
-            outcome: Outcome = answer.value
-            return outcome
+            return answer.value
         raise await self._doubt(effect, entry.id, grip, f"{result} {answer.failed}".strip())
 
     def _sending(
@@ -281,7 +280,9 @@ def _unnamed(effect: Effect[Any]) -> UsageError:
 def _result(answer: Answer) -> str:
     if answer.failed:
         return "timeout" if answer.overtime else "failed"
-    return {Done: "done", Refused: "refused"}.get(type(answer.value), "nonsense")
+    if not is_outcome(answer.value):
+        return "nonsense"
+    return "done" if isinstance(answer.value, Done) else "refused"
 
 
 def _waits(effect: Effect[Any], state: State) -> str:
