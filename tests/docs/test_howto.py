@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 from cli.test_events import logged, place
 from cli.test_quarantine import count, fill
 from cli.test_work import Table, postroad
+from effects.bench import charges, charging, shop
+from effects.provider import Provider
+from postroad.clock import seconds
+from work.bench import process
 
 if TYPE_CHECKING:
     from postroad.testing.servers import Postgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto.md"
 PERSON = "customer-4711"
+CHARGE = '{"payment": "p-1"}'
 
 
 @pytest.fixture
@@ -67,6 +73,41 @@ def test_a_stuck_job(table: Table) -> None:
     assert "its worker is asked" in next(text for line, text in printed.items() if "cancel" in line)
     assert table.work("queue", "list")[0]["paused_at"] is None
     assert "2 acts" in printed["postroad audit --act queue."]
+
+
+async def test_an_unknown_payment(table: Table, runtime_url: str) -> None:
+    table.execute(
+        "CREATE TABLE postroad.receipt (payment text, outcome text); GRANT ALL ON postroad.receipt TO pr_runtime"
+    )
+    charge = charges(key_window=seconds(1.5), settle=seconds(0.1))
+    async with process(runtime_url) as here:
+        with Provider("act-500", window=1.5) as provider:
+            provider.blind = True  # It is away for longer than it remembers keys.
+            async with shop(here, runtime_url, charge, provider, charging(charge)):
+                table.add(queue="charge", event_type="'charge'", body=f"'{CHARGE}'", headers="'{}'")
+                await said(table, "SELECT valid_until < clock_timestamp() FROM postroad.effect", "t")
+                provider.blind = False
+                await said(table, "SELECT state FROM postroad.effect", "manual")
+                printed = [*(await asyncio.to_thread(run, table, "An unknown payment")).items()]
+                await said(table, "SELECT outcome FROM postroad.receipt", "Done(ref='ch_4711')")
+    assert provider.requests == {"p-1": 1}
+    told = dict(printed)
+    assert "effects.person" in told["postroad doctor"]
+    shown = told["postroad effects show 1"]
+    assert "the provider may have forgotten the key" in shown
+    assert "effect.look-up by postroad" in shown
+    assert "effect.ask by ada" in shown
+    assert told["postroad effects list"].startswith("0 effects")
+    last = told['postroad audit --subject "effect 1"']
+    assert "ada effect.resolve" in " ".join(last.split())
+    assert "seen in their console, ticket 2026-31" in last
+
+
+async def said(table: Table, query: str, wanted: str) -> None:
+    """Look until `query` has the value `wanted`."""
+    async with asyncio.timeout(30):
+        while table.execute(query) != [(wanted,)]:  # noqa: ASYNC110 - a database tells nothing by itself
+            await asyncio.sleep(0.05)
 
 
 def test_erasing_a_persons_data(table: Table) -> None:

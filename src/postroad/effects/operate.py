@@ -13,6 +13,7 @@ from postroad.effects.ledger import subject
 from postroad.effects.outcome import Done, Refused
 from postroad.errors import UsageError
 from postroad.sql.statement import queries
+from postroad.work.erase import names, spellings
 from postroad.work.wire import kept
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from postroad.sql.statement import Pipeline
 
 QUERIES: Final = queries("postroad.effects", "operate.sql")
+_IN_DOUBT: Final = frozenset({State.SENT, State.UNKNOWN, State.RECONCILING})
 _OPEN: Final = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL})
 _MOST_ENTRIES: Final = 100
 
@@ -115,6 +117,20 @@ def resolve(
         state, said = State.REJECTED, outcome.code
     yield QUERIES.statement("resolve", schema, id, state.value, kept(said), f"resolved by {kept(by)}")
     return (yield from _noted(schema, row, state, act="effect.resolve", by=by, reason=reason))
+
+
+def erase(schema: str, key: str, *, dry_run: bool) -> Pipeline[tuple[int, int]]:
+    """Erase the commands that are `key`'s or name it: how many, and how many stay until there is an outcome.
+
+    With an outcome there is none any more; one that may have left is needed to look it up, or else it would be a
+    person's turn for want of it alone. Key, fingerprint, provider key and ref stay: they keep it from happening twice.
+    """
+    rows = yield QUERIES.statement("commands", schema, *spellings(key))
+    found = [row for row in rows if row["key"] == key or names(bytes(row["command"]), key)]
+    erased = [row["id"] for row in found if row["state"] not in _IN_DOUBT]
+    if erased and not dry_run:
+        yield QUERIES.statement("erase", schema, erased)
+    return len(erased), len(found) - len(erased)
 
 
 def _doubted(schema: str, id: int) -> Pipeline[Mapping[str, Any]]:  # noqa: A002 - the column

@@ -34,3 +34,18 @@ SET state = $2, outcome = $3, reason = $4, token = NULL, next_check_at = NULL, a
     command = CASE WHEN $2 = 'not_found' THEN command END,
     finished_at = CASE WHEN $2 <> 'not_found' THEN clock_timestamp() END
 WHERE id = $1;
+
+-- name: commands
+-- Effects whose command is kept and may name a key: $1, or as JSON writes it ($2, $3); locked.
+SELECT id, key, state, command
+FROM {schema}.effect
+WHERE command IS NOT NULL AND (key = convert_from($1::bytea, 'UTF8') OR position($1::bytea IN command) > 0
+    OR position($2::bytea IN command) > 0 OR position(convert_to($3::text, 'UTF8') IN command) > 0)
+ORDER BY id
+FOR UPDATE;
+
+-- name: erase
+-- Takes the commands from effects of which nothing is looked up.
+UPDATE {schema}.effect
+SET command = NULL
+WHERE id = ANY ($1::bigint[]);
