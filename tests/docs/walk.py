@@ -75,7 +75,7 @@ def walk(text: str, folder: Path, programs: str, *, installed: bool, output: IO[
 
 
 def typed(script: str, folder: Path, programs: str, *, output: IO[str] | int, limit: float) -> str | None:
-    """Type `script` into one bash, with these `programs`; nothing that it starts is left. Printed and raised: `walk`."""
+    """Type `script` into one bash, with these `programs`, and end what it leaves; returns and raises as `walk`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
     env["PATH"] = os.pathsep.join([programs, env["PATH"]])
     with subprocess.Popen(

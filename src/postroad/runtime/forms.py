@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from postroad.consume.consumer import Consumer
-    from postroad.runtime.process import Database, Ground
+    from postroad.runtime.process import Ground
     from postroad.sql import Pipeline
-    from postroad.sql.drive import Form
+    from postroad.sql.drive import Form, Transactions
     from postroad.work.job import Job
 
 _LET_GO: Final = seconds(2)
@@ -27,9 +27,7 @@ _LOCK: Final = "SELECT pg_advisory_xact_lock($1)"
 _TRY: Final = "SELECT pg_try_advisory_xact_lock($1) AS free"
 
 
-async def check_forms(
-    ground: Ground, database: Database, handled: Iterable[Consumer[Any] | Job[Any]], *, within: timedelta
-) -> None:
+async def check_forms(ground: Ground, handled: Iterable[Consumer[Any] | Job[Any]], *, within: timedelta) -> None:
     """Open a transaction of each ``on=`` of these once, and refuse one that is not in the App's database.
 
     A lock that ours has taken is free for nobody else in the same database of the same running server, whatever the
@@ -46,22 +44,20 @@ async def check_forms(
     tasks = Tasks(ground.signals)  # Their threads and connections are for the check alone.
     try:
         for name, form in forms.values():
-            await _check(name, form, ground, database, tasks, within=within)
+            transactions = form.transactions(ground.settings.database_url, tasks, size=1, name=name)
+            await _check(name, transactions, ground, within=within)
     finally:
         await tasks.cancel(within=_LET_GO)
         await tasks.join(within=_LET_GO)
 
 
-async def _check(
-    name: str, form: Form[Any], ground: Ground, database: Database, tasks: Tasks, *, within: timedelta
-) -> None:
-    key = ground.holder.int & _LARGEST
-    transactions = form.transactions(ground.settings.database_url, tasks, size=1, name=name)
+async def _check(name: str, transactions: Transactions[Any], ground: Ground, *, within: timedelta) -> None:
+    assert ground.database is not None
+    key, begin = ground.holder.int & _LARGEST, ground.database.manager.transaction
     try:
-        async with asyncio.timeout(within.total_seconds()), transactions.begin() as unit:
-            async with database.manager.transaction() as ours:
-                await AsyncpgHand(ours).fetch(Statement(_LOCK, (key,)))
-                free = await unit.drive(_is_free(key))
+        async with asyncio.timeout(within.total_seconds()), transactions.begin() as theirs, begin() as ours:
+            await AsyncpgHand(ours).fetch(Statement(_LOCK, (key,)))
+            free = await theirs.drive(_is_free(key))
     except PostroadError:
         raise
     except Exception as error:

@@ -83,7 +83,7 @@ class Wires:
         roles = ground.settings.roles
         if ground.database is not None and roles & {Role.CONSUME, Role.WORK}:
             handled = self._declared.handled if Role.WORK in roles else self._declared.consumers
-            await check_forms(ground, ground.database, handled, within=within)
+            await check_forms(ground, handled, within=within)
 
     def services(self, ground: Ground) -> list[tuple[Service, bool]]:
         """See `Wiring.services`."""

@@ -37,8 +37,9 @@ class AsyncSessions(Generic[S]):
     cannot be committed, rolled back or closed by the handler (PR111): raise an error, or nest ``begin_nested()``.
     Session and engine events happen as usual, but for those of the commit, which is not the session's.
 
-    The engine is the author's, in the same database as the App's, with a connection for each handler that may run at
-    once and one for a group (`pool_size`). A job's ``run.transaction()`` gives such a session too.
+    The engine is the author's, with a connection for each handler that may run at once and one for a group
+    (`pool_size`), in the same database as the App's: a process does not start with any other (PR101). A job's
+    ``run.transaction()`` gives such a session too.
     """
 
     threaded: ClassVar[bool] = False
