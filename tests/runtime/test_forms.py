@@ -16,8 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
+from django_site import database as place
+from django_site import databases
 from postroad.clock import seconds
 from postroad.consume import Delivery, consumer
+from postroad.django import Atomic
 from postroad.errors import Unavailable, UsageError
 from postroad.events import Producer
 from postroad.psycopg import AsyncConnections
@@ -173,6 +176,18 @@ async def test_the_same_database_by_another_role_is_the_apps_own(runtime_url: st
     ):  # fmt: skip
         async with app:
             await app.ready()
+
+
+@pytest.fixture
+def aliases(runtime_url: str, elsewhere: str) -> Iterator[None]:
+    with databases(default=place(runtime_url), away=place(elsewhere)):
+        yield
+
+
+async def test_an_alias_of_django_must_lead_there_too(runtime_url: str, aliases: None) -> None:
+    async with consuming_with(Atomic(), runtime_url) as app:
+        await app.ready()
+    await is_refused(consuming_with(Atomic(using="away"), runtime_url), "elsewhere.threads")
 
 
 async def test_what_cannot_connect_is_told_at_the_start(runtime_url: str) -> None:
