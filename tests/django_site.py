@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import django
+from django import VERSION
 from django.conf import settings
 from django.db import connections, models
 
