@@ -221,7 +221,7 @@ ROLLBACK: Final = Statement("ROLLBACK", command=True)
 
 def ended_by_handler() -> UsageError:
     """The error of a transaction that its handler has ended, past the guard."""
-    return UsageError("PR107", "the handler ended the transaction of its delivery, which was not its own")
+    return UsageError("PR111", "the handler ended the transaction of its delivery, which was not its own")
 
 
 @asynccontextmanager
