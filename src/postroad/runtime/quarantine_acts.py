@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import asyncpg
 
 from postroad.audit import Act, record
 from postroad.clock import SYSTEM_CLOCK
@@ -21,15 +23,20 @@ from postroad.sql.asyncpg import AsyncpgHand
 from postroad.work import kept, release
 
 if TYPE_CHECKING:
+    from postroad.runtime.operations import Connection
     from postroad.runtime.settings import Settings
     from postroad.sql import Pipeline
     from postroad.work.kept import Chosen, Group, Total, Whole
     from postroad.work.store import Kept
 
+T = TypeVar("T")
+
 LONGEST_REASON: Final = 500
 _BATCH: Final = 500
 _BATCHES_A_SECOND: Final = 5
 """How finely a rate is spread; a stop is heard between two batches."""
+_LOCKED: Final = "0.5s"
+"""After how long of waiting for a lock it is looked whether to stop."""
 _LATE: Final = 1.0
 """How many seconds that a slow database cost are caught up with: a rate is what the consumers can bear."""
 
@@ -107,7 +114,8 @@ async def retry(
     Rows go in the order in which they were quarantined, so that of one key the first one is ready first. It runs in
     transactions of a fifth of a second's rows, each with its entry in the audit: killed or stopped, it has released
     whole ones, and the same call goes on with the rest. A row is released once, however often it is called, and what
-    fails again comes back behind `last`. `told` hears how far it is after each transaction.
+    fails again comes back behind `last`. A row that somebody else has locked is waited for, and a stop is heard
+    meanwhile. `told` hears how far it is after each transaction.
     """
     size = _BATCH if rate is None else max(1, min(_BATCH, round(rate / _BATCHES_A_SECOND)))
     due, after, sum_ = -inf, 0, Done()
@@ -116,8 +124,10 @@ async def retry(
         await migrations.check(connection, schema=settings.schema)
         while not stop.is_set():
             pipeline = _released(settings.schema, chosen, after=after, last=last, limit=size, by=by)
-            async with connection.transaction():
-                ids, done = await drive(pipeline, AsyncpgHand(connection))
+            try:
+                ids, done = await _impatiently(connection, pipeline)
+            except asyncpg.LockNotAvailableError:  # Nothing was changed.
+                continue
             if not ids:
                 return sum_
             after, sum_ = ids[-1], Done(sum_.done + done, sum_.left + len(ids) - done)
@@ -203,6 +213,13 @@ def _act(act: str, chosen: Chosen, ids: Sequence[int], items: int, *, by: str, r
     subject = str(chosen.id or chosen.fingerprint or chosen.queue or "choice")
     after = {"first": ids[0], "last": ids[-1], "left": len(ids) - items}
     return Act(by=by, act=act, subject=subject, items=items, reason=reason, before=chosen.given, after=after)
+
+
+async def _impatiently(connection: Connection, pipeline: Pipeline[T]) -> T:
+    """Run `pipeline` in a transaction of its own that waits for no lock longer than `_LOCKED`."""
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{_LOCKED}'")
+        return await drive(pipeline, AsyncpgHand(connection))
 
 
 async def _pause(stop: asyncio.Event, wait: float) -> None:
