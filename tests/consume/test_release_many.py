@@ -16,6 +16,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cli.test_quarantine import assert_paced
 from consume.bench import AT_ONCE, Order, body
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import arrival, consumer
@@ -97,10 +98,8 @@ async def at_the_rate(sql, url, *, rate=RATE, rows=ROWS):
     with command:
         await until(lambda: command.poll() is not None, within=SLOW * 2)
         assert f"released {rows} of {rows} rows" in command.communicate()[0]
-    taken = await sql.fetchval(
-        "SELECT extract(epoch FROM max(resolved_at) - min(resolved_at))::float8 FROM quarantine"
-    )
-    assert (rows - rate / 5) / taken == pytest.approx(rate, rel=0.1)
+    taken = await sql.fetchval("SELECT extract(epoch FROM max(resolved_at) - min(resolved_at))::float8 FROM quarantine")
+    assert_paced(rows - rate / 5, seconds_taken=taken, rate=rate)
 
 
 async def in_order(sql):
@@ -277,5 +276,3 @@ async def test_killed_in_the_middle_it_goes_on_where_it_was(here, fill, sql, set
             assert await handled(sql, 400)
     assert await in_order(sql)
     assert await sql.fetchval("SELECT sum(items) FROM audit") == 400
-
-

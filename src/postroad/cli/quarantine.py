@@ -108,9 +108,10 @@ def list_(
         show.document([show.plain(asdict(row)) for row in rows])
         return
     shown = [
-        ((row.id, show.moment(row.quarantined_at), row.code, row.queue, row.event_type), row.reason) for row in rows
+        ((row.id, show.moment(row.quarantined_at), row.kind, row.code, row.queue, row.event_type), row.reason)
+        for row in rows
     ]
-    show.listing(f"{len(rows)} in quarantine", ("id", "since (UTC)", "code", "queue", "type"), shown)
+    show.listing(f"{len(rows)} in quarantine", ("id", "since (UTC)", "kind", "code", "queue", "type"), shown)
 
 
 @app.command("show")
