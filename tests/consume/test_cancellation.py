@@ -44,7 +44,7 @@ async def test_a_handler_that_swallows_its_cancellation_cannot_commit(here, queu
 
 
 async def stubborn_retry(here, queue, sql):
-    """A retry in a process that does work and takes no deliveries swallows its cancellation: what it was charged for."""
+    """A retry swallows its cancellation in a process that takes no deliveries: what it was charged for."""
     let_go = asyncio.Event()
 
     @consumer(Placed, name="billing.orders", concurrency=1, max_runtime=seconds(0.2), retry=QUICKLY)

@@ -53,9 +53,7 @@ def settings(runtime_url):
 
 @pytest.fixture
 async def billed(sql):
-    await sql.execute(
-        "CREATE TABLE public.billed (number bigint GENERATED ALWAYS AS IDENTITY, key text, sequence int, at timestamptz)"
-    )
+    await sql.execute("CREATE TABLE public.billed (number bigint GENERATED ALWAYS AS IDENTITY, key text, sequence int)")
     await sql.execute("GRANT ALL ON public.billed TO pr_runtime")
 
 
@@ -87,15 +85,26 @@ async def released(settings, **given):
     return await quarantine_acts.retry(settings, GROUP, last=last, by="ada", **given)
 
 
+def retrying(url, *, rate):
+    """The command, in a process of its own."""
+    return subprocess.Popen(
+        [*RETRY, "--rate", f"{rate}/s"], env=environment(POSTROAD_DATABASE_URL=url), stdout=subprocess.PIPE, text=True
+    )
+
+
+async def seen(sql, question, holds, *, within):
+    """Ask the database until its answer is right."""
+    async with asyncio.timeout(within):
+        while not holds(await sql.fetchval(question)):  # noqa: ASYNC110 - a database tells nothing by itself
+            await asyncio.sleep(0.02)
+
+
 async def at_the_rate(sql, url, *, rate=RATE, rows=ROWS):
     """Release all of it by the command, each row at its time; the first batch does not count, the clock starts with it.
 
     The command is a process of its own, as in life: here it would share its loop with the consumer.
     """
-    command = subprocess.Popen(
-        [*RETRY, "--rate", f"{rate}/s"], env=environment(POSTROAD_DATABASE_URL=url), stdout=subprocess.PIPE, text=True
-    )
-    with command:
+    with retrying(url, rate=rate) as command:
         await until(lambda: command.poll() is not None, within=SLOW * 2)
         assert f"released {rows} of {rows} rows" in command.communicate()[0]
     taken = await sql.fetchval("SELECT extract(epoch FROM max(resolved_at) - min(resolved_at))::float8 FROM quarantine")
@@ -111,9 +120,7 @@ async def in_order(sql):
 
 
 async def handled(sql, count=ROWS):
-    async with asyncio.timeout(SLOW):
-        while await sql.fetchval("SELECT count(*) FROM work"):
-            await asyncio.sleep(0.05)
+    await seen(sql, "SELECT count(*) FROM work", lambda left: left == 0, within=SLOW)
     return await sql.fetchval("SELECT count(*) FROM public.billed") == count
 
 
@@ -246,9 +253,7 @@ async def test_a_row_that_somebody_else_holds_is_waited_for(fill, sql, settings,
 
 async def waits_for_a_lock(sql):
     question = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(10):
-        while not await sql.fetchval(question):
-            await asyncio.sleep(0.02)
+    await seen(sql, question, bool, within=10)
 
 
 @pytest.mark.sabotage
@@ -262,12 +267,9 @@ async def test_sabotage_with_patience_for_locks_the_stop_is_not_heard(fill, sql,
 @pytest.mark.heavy
 async def test_killed_in_the_middle_it_goes_on_where_it_was(here, fill, sql, settings, runtime_url):
     await fill(400)
-    given = environment(POSTROAD_DATABASE_URL=runtime_url)
-    with subprocess.Popen([*RETRY, "--rate", "100"], env=given, stdout=subprocess.PIPE) as first:
+    with retrying(runtime_url, rate=100) as first:
         async with here._claimer(here.attempts(bill)):
-            async with asyncio.timeout(60):
-                while not 40 <= await sql.fetchval("SELECT count(*) FROM public.billed"):
-                    await asyncio.sleep(0.02)
+            await seen(sql, "SELECT count(*) FROM public.billed", lambda done: done >= 40, within=60)
             first.send_signal(signal.SIGKILL)
             await until(lambda: first.poll() is not None)
             done = await sql.fetchval("SELECT count(*) FROM quarantine WHERE resolved_at IS NOT NULL")
