@@ -278,3 +278,21 @@ async def test_killed_in_the_middle_it_goes_on_where_it_was(here, fill, sql, set
             assert await handled(sql, 400)
     assert await in_order(sql)
     assert await sql.fetchval("SELECT sum(items) FROM audit") == 400
+
+
+async def test_a_batch_reads_its_own_rows_and_not_all_that_are_left(fill, sql, monkeypatch):
+    """On a table that nobody has analyzed: there the planner's first choice is to sort what is left."""
+    await fill(600)
+    plans = []
+
+    async def explained(pipeline, hand):
+        statement = next(pipeline)
+        plans.extend(await sql.fetch(f"EXPLAIN {statement.text}", *statement.args))
+        return [], 0
+
+    monkeypatch.setattr(quarantine_acts, "drive", explained)
+    pipeline = kept.following("postroad", GROUP, after=0, last=10**6, limit=100)
+    await quarantine_acts._impatiently(sql, pipeline)
+    told = "\n".join(row[0] for row in plans)
+    assert "Index Scan using quarantine_pkey" in told
+    assert "Sort" not in told
