@@ -131,3 +131,42 @@ def test_a_choice_of_all_kinds_is_one_act(table: Table) -> None:
     assert table.work("quarantine", "retry", "--all", "--yes", "--rate", "500/s")["done"] == 5
     assert (count(table, "work"), count(table, "outbox"), count(table, "occurrence", "state = 'started'")) == (4, 1, 1)
     assert count(table, "quarantine", "resolved_at IS NULL") == 0
+
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+def left_to_a_person(table: Table, number: int, name: str = "payments.charge") -> None:
+    table.execute(
+        "INSERT INTO postroad.effect (name, key, fingerprint, provider_key, state, attempt, run, reason, intended_at)"
+        f" SELECT '{name}', 'p' || n, 'f', 'k', 'manual', 1, n, 'there is no look-up', now() - interval '1 hour'"
+        f" FROM generate_series(1, {number}) AS n"
+    )
+
+
+def test_effects_that_nobody_knows_about_are_a_group_and_are_looked_up_when_retried(table: Table) -> None:
+    left_to_a_person(table, 3)
+    left_to_a_person(table, 1, "mail.send")
+    delivery(table)
+    found = {group["fingerprint"]: group for group in table.work("quarantine", "groups")}
+    assert found.keys() == {"effect:payments.charge", "effect:mail.send", "delivery"}
+    group = found["effect:payments.charge"]
+    assert (group["count"], group["queues"], group["reason"]) == (3, ["payments.charge"], "there is no look-up")
+    chosen = ("--group", "effect:payments.charge")
+    assert [one["count"] for one in table.work("quarantine", "groups", *chosen)] == [3]
+    assert [one["count"] for one in table.work("quarantine", "groups", "--queue", "mail.send")] == [1]
+    assert table.work("quarantine", "retry", *chosen, "--dry-run")["count"] == 3
+    assert table.work("quarantine", "retry", *chosen, "--yes", "--rate", "100/s")["done"] == 3
+    assert table.work("quarantine", "retry", *chosen, "--yes")["done"] == 0
+    assert count(table, "effect", "state = 'unknown' AND next_check_at <= now()") == 3
+    assert [one["act"] for one in table.work("audit")] == ["effect.ask"] * 3
+    assert count(table, "quarantine", "resolved_at IS NULL") == 1
+
+
+def test_an_effect_is_not_given_up_and_what_to_say_instead_is_told(table: Table) -> None:
+    left_to_a_person(table, 1)
+    chosen = ("--group", "effect:payments.charge")
+    table.refused("quarantine", "discard", *chosen, "--reason", "old", "--yes", said=("effects resolve", "PR107"))
+    table.refused("quarantine", "list", *chosen, said=("effects list", "PR107"))
+    assert table.work("quarantine", "retry", "--all", "--yes")["done"] == 0, "only by their own group"
+    assert count(table, "effect", "state = 'manual'") == 1

@@ -203,6 +203,7 @@ def discard(
     chosen = _chosen(
         row, queue=queue, group=group, failure=failure, code=code, event_type=event_type, since=since, until=until
     )
+    quarantine_acts.refuse_effects(chosen, quarantine_acts.NOT_GIVEN_UP)
     found = _previewed(chosen, every=every)
     if not _agreed("discard", found, dry_run=dry_run, yes=yes or row is not None, as_json=json):
         return
