@@ -72,11 +72,12 @@ class TimeLimit:
             if not wait.over:
                 wait.over = told.limited = True
                 wait.task.cancel()
-                loop.call_later(self._spared, self._look, told, wait)
+                if self._late is not None:
+                    loop.call_later(self._spared, self._look, told, wait, self._late)
 
-    def _look(self, told: Limited, wait: _Wait) -> None:
-        if self._late is not None and self._waits.get(told) is wait:
-            self._late(told)
+    def _look(self, told: Limited, wait: _Wait, late: Callable[[Any], None]) -> None:
+        if self._waits.get(told) is wait:
+            late(told)
 
 
 class _Wait:
