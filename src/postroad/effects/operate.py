@@ -69,6 +69,39 @@ class Changed:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Effects of one name that are left to a person: how many, since when, the latest id, and that one's reason."""
+
+    name: str
+    count: int
+    oldest: datetime
+    latest: datetime
+    oldest_seconds: float
+    last: int
+    reason: str
+
+
+def left(
+    schema: str, *, name: str | None, since: datetime | None = None, until: datetime | None = None
+) -> Pipeline[Sequence[Left]]:
+    """Effects whose outcome nothing finds out any more, by name; those that have waited longest first."""
+    rows = yield QUERIES.statement("left", schema, kept(name), since, until)
+    return [Left(*row.values()) for row in rows]
+
+
+def asked(
+    schema: str, name: str, *, since: datetime | None, until: datetime | None, after: int, last: int, limit: int,
+    by: str,
+) -> Pipeline[list[int]]:  # fmt: skip
+    """Have the next ones that are left to a person looked up once more, each with its entry in the audit; their ids."""
+    rows = yield QUERIES.statement("next_left", schema, kept(name), since, until, after, last, limit)
+    ids = [row["id"] for row in rows]
+    for number in ids:
+        yield from look_up(schema, number, by=by, reason=None)
+    return ids
+
+
 def listed(
     schema: str, *, name: str | None, state: str | None, everything: bool, limit: int
 ) -> Pipeline[Sequence[Listed]]:

@@ -7,6 +7,28 @@ WHERE ($1::text IS NULL OR name = $1) AND ($2::text IS NULL OR state = $2)
 ORDER BY finished_at IS NOT NULL, id DESC
 LIMIT $4;
 
+-- name: left
+-- Effects that are left to a person, by name, those that have waited longest first; of $1, intended from $2 to $3.
+SELECT name, count(*) AS count, min(intended_at) AS oldest, max(intended_at) AS latest,
+    extract(epoch FROM clock_timestamp() - min(intended_at))::float8 AS oldest_seconds, max(id) AS last,
+    coalesce((array_agg(reason ORDER BY id DESC))[1], '') AS reason
+FROM {schema}.effect
+WHERE state = 'manual' AND finished_at IS NULL AND ($1::text IS NULL OR name = $1)
+    AND ($2::timestamptz IS NULL OR intended_at >= $2) AND ($3::timestamptz IS NULL OR intended_at < $3)
+GROUP BY name
+ORDER BY min(intended_at), name;
+
+-- name: next_left
+-- The next $6 of them behind the id $4 and up to $5, locked.
+SELECT id
+FROM {schema}.effect
+WHERE state = 'manual' AND finished_at IS NULL AND name = $1
+    AND ($2::timestamptz IS NULL OR intended_at >= $2) AND ($3::timestamptz IS NULL OR intended_at < $3)
+    AND id > $4 AND id <= $5
+ORDER BY id
+LIMIT $6
+FOR UPDATE;
+
 -- name: show
 -- One effect, without the command.
 SELECT id, name, key, state, attempt, outcome, reason, looks, intended_at, sent_at, next_check_at, finished_at, run,

@@ -338,10 +338,15 @@ class Process:
             raise SettingsError("PR201", "leases and locks need a database; set POSTROAD_DATABASE_URL")
         if self.told.begun:
             raise UsageError("PR101", "the process is stopping; take leases and locks before")
+        return await self._patient(self._reach_database)
+
+    async def _reach_database(self, within: timedelta) -> Database:
+        """One try: a server that restarts between two of these steps is away for the whole of it."""
+        settings = self.settings
         with blamed(settings, settings.database_url):
             manager = self._manager
             if manager is None:
-                self._manager = manager = await self._patient(self._pool)
+                self._manager = manager = await self._pool(within)
             async with manager.connection() as connection:
                 await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
         with blamed(settings, settings.direct_url):
