@@ -17,8 +17,7 @@ from postroad.demo.author import INSERT, event_of
 from postroad.demo.departures import flights
 from postroad.demo.flights import SAMPLE, Flight, read
 from postroad.events import Subscription
-from postroad.reconcile import Drift, Reconciliation, pages, resend
-from postroad.reconcile.handled import handled
+from postroad.reconcile import Drift, Reconciliation, handled, pages, resend
 from postroad.runtime.app import App
 from postroad.runtime.settings import ALL_ROLES, Settings, TopologyMode
 from postroad.work.job import job

@@ -11,10 +11,9 @@ import asyncpg
 import pytest
 
 from postroad.asyncpg import within
-from postroad.clock import seconds
-from postroad.reconcile import checking
+from postroad.clock import seconds, uuid7
+from postroad.reconcile import checking, handled
 from postroad.reconcile.checking import check
-from postroad.reconcile.handled import handled
 from postroad.reconcile.repairing import Picked, repair
 from postroad.runtime import reconcile_acts
 from postroad.runtime.settings import POSTGRES
@@ -168,6 +167,18 @@ async def test_what_waits_in_custody_counts_as_received(sql, ground, runtime_url
     await depart(author_url, some_flights(3))
     await sql.execute("INSERT INTO inbox SELECT 'reconcile.seen', id, 'quarantined' FROM event")
     assert (await check(ground, handled(see, settle=seconds(0)))).drift == 0
+
+
+async def test_a_new_consumer_need_not_have_what_came_before_it_but_an_old_one_must(sql, ground, author_url):
+    await depart(author_url, some_flights(3))
+    inbox = handled(see, settle=seconds(0))
+    ids = [row["id"] for row in await sql.fetch("SELECT id FROM event ORDER BY seq")]
+    await sql.execute("INSERT INTO inbox SELECT 'reconcile.seen', unnest($1::uuid[]), 'handled'", ids[2:])
+    past = uuid7(int(ground.clock.now().timestamp() * 1000) - 10 * 86_400_000, bytes(10))
+    assert (await check(ground, inbox)).missing == 2, "the hour of its first mark is looked at as a whole"
+    await sql.execute("DELETE FROM drift")
+    await sql.execute("UPDATE inbox SET message_key = $1 WHERE message_key = $2", past, ids[2])
+    assert (await check(ground, inbox)).missing == 3
 
 
 async def test_what_was_found_missing_stays_whatever_its_age(sql, ground, author_url):

@@ -206,14 +206,18 @@ def repair(
     if json:
         show.document({"chosen": count, **asdict(done)})
     else:
-        left = f", {done.left} are extra and stay" if done.left else ""
-        failed = f", {done.failed} failed: see `postroad reconcile drift {name}`" if done.failed else ""
-        stopped = "; stopped: the same command goes on with the rest" if done.stopped else ""
-        show.line(f"repaired {done.done} of {count} keys{failed}{left}{stopped}; the next run says whether it helped")
+        show.line(_done(name, done, count))
     if done.stopped:
         raise typer.Exit(int(Exit.STOPPED))
     if done.failed:
         raise typer.Exit(_DRIFT)
+
+
+def _done(name: str, done: Repaired, count: int) -> str:
+    left = f", {done.left} are extra and stay" if done.left else ""
+    failed = f", {done.failed} failed: see `postroad reconcile drift {name}`" if done.failed else ""
+    stopped = "; stopped: the same command goes on with the rest" if done.stopped else ""
+    return f"repaired {done.done} of {count} keys{failed}{left}{stopped}; the next run says whether it helped"
 
 
 async def _repair(app: App, name: str, picked: Picked, count: int, *, by: str, reason: str | None) -> Repaired:

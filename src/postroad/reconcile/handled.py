@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 QUERIES: Final = queries("postroad.reconcile", "handled.sql")
 
 WITHIN: Final = timedelta(days=7)
+_SEVEN: Final = 7
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _HOUR: Final = hours(1)
 _STRETCH: Final = timedelta(days=1)
 _AHEAD: Final = minutes(5)  # Clocks of authors differ.
@@ -71,10 +73,14 @@ class Handled(Reconciliation):
 
         What was found before and still stands is looked at whatever its age.
         """
-        row = await own.fetchrow(QUERIES.text("first", ground.schema), self.consumer, self.name)
+        now = ground.clock.now()
+        begin = now - self.within
+        begun, _ = _bounds(begin, now)
+        row = await own.fetchrow(QUERIES.text("first", ground.schema), self.consumer, self.name, begun)
         assert row is not None
-        begin = ground.clock.now() - self.within
-        begin = begin if row["mark"] is None else max(begin, row["mark"])
+        mark = None if row["mark"] is None else _time(row["mark"])
+        if not row["before"] and mark is not None and mark < now:
+            begin = mark
         begin = begin if row["drift"] is None else min(begin, _hour_of(row["drift"]))
         return begin.replace(minute=0, second=0, microsecond=0)
 
@@ -165,6 +171,10 @@ def _key(hour: datetime) -> str:
 
 def _hour_of(key: str) -> datetime:
     return datetime.strptime(key[:17], "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC)
+
+
+def _time(id: UUID) -> datetime:  # noqa: A002 - the column
+    return datetime.fromtimestamp((id.int >> 80) / 1000, UTC) if id.version == _SEVEN else _NEVER
 
 
 def _bounds(first: datetime, until: datetime) -> tuple[UUID, UUID]:

@@ -1,8 +1,12 @@
 -- Ids are UUIDs of version 7: the time of staging stands in them, so that both sides know the hour of each.
 
 -- name: first
--- When consumer $1 handled something for the first time, as far as its marks tell; and the oldest drift of $2.
-SELECT (SELECT min(at) FROM {schema}.inbox WHERE consumer = $1) AS mark,
+-- Whether consumer $1 has marks of events that were staged before $3, the first mark after that, and the oldest drift of
+-- $2. (What is older than 2001 is no time: foreign events have other keys.)
+SELECT
+    EXISTS (SELECT FROM {schema}.inbox
+        WHERE consumer = $1 AND message_key < $3 AND message_key >= '00e40000-0000-7000-8000-000000000000') AS before,
+    (SELECT message_key FROM {schema}.inbox WHERE consumer = $1 AND message_key >= $3 ORDER BY message_key LIMIT 1) AS mark,
     (SELECT min(key COLLATE "C") FROM {schema}.drift WHERE reconciliation = $2 AND resolved_at IS NULL) AS drift;
 
 -- name: logged

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postroad.clock import SYSTEM_CLOCK
@@ -188,12 +189,17 @@ async def _strays(settings: Settings, app: App) -> Callable[[], Sequence[tuple[s
             standing = await drive(subscriptions.subscriptions(settings.schema), hand)
         found = [(f"{one.kind} {one.name}", one.problem) for one in besides(subscriptions_in(app.topology), standing)]
         return lambda: found
+    return partial(_on_broker, settings, app)
+
+
+def _on_broker(settings: Settings, app: App) -> Sequence[tuple[str, str]]:
+    """What stands on the broker without a declared consumer. Blocks: for commands alone."""
     address = Address.of(settings.broker_url)
     assert settings.management_url is not None
     seen = read_vhost(settings.management_url, vhost=address.vhost, user=address.user, tls=tls_of(settings))
     foreign = [one for one in differences(app.topology, seen) if one.kind == "foreign binding"]
     left = [(f"queue {name}", what) for name, what in orphans(app.topology, seen)]
-    return lambda: [*left, *((f"binding {one.name}", one.problem) for one in foreign)]
+    return [*left, *((f"binding {one.name}", one.problem) for one in foreign)]
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from postroad.reconcile.handled import handled
+from postroad.reconcile import handled
 from postroad.runtime.doctor import Limits
 from postroad.runtime.doctor.structure import QUERIES, judge_dead_rows, judge_windows
 from postroad.sql.migrations.shape import shape
