@@ -67,8 +67,9 @@ class Arrival:
 
     @property
     def occurred(self) -> datetime | None:
-        """When it occurred, if it says that."""
-        return None if self.envelope is None else self.envelope.time
+        """When it occurred, if it says that: an author's own envelope may have a time without a zone."""
+        at = None if self.envelope is None else self.envelope.time
+        return None if at is None or at.tzinfo is None else at
 
     @property
     def suspect(self) -> bool:
