@@ -104,6 +104,16 @@ def test_without_an_app_the_built_in_ones_run(table):
     ]  # fmt: skip
 
 
+def test_a_persons_key_is_erased_with_her_events(table):
+    tamper(table)
+    run(table, "run", APP, *ONLY, code=1)
+    words = ("events", "redact", "--key", "k2", "--reason", "asked for it", "--json")
+    assert document(postroad(*words, "--dry-run", **table.given))["drift"] == 1
+    assert [row["key"] for row in run(table, "drift")] == ["k2", "k3", "k33"]
+    assert document(postroad(*words, "--yes", **table.given))["drift"] == 1
+    assert [row["key"] for row in run(table, "drift")] == ["k3", "k33"]
+
+
 def test_what_stands_on_the_transport_for_nobody_is_found(table):
     table.execute(
         "INSERT INTO postroad.subscription (consumer, event_type) VALUES ('orders.book', 'orders.order.lost')"

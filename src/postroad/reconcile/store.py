@@ -194,3 +194,11 @@ def forget(schema: str, *, now: datetime, limit: int) -> Pipeline[int]:
     """Delete a batch of drift that was resolved 90 days ago; how many."""
     rows = yield QUERIES.statement("forget", schema, now - KEPT, limit)
     return len(rows)
+
+
+def erase(schema: str, key: str, *, dry_run: bool) -> Pipeline[int]:
+    """Delete whatever is kept under a person's key; how many rows that is (or would be). It reads the whole table."""
+    (row,) = yield QUERIES.statement("of_key", schema, key)
+    if row["count"] and not dry_run:
+        yield QUERIES.statement("erase", schema, key)
+    return int(row["count"])

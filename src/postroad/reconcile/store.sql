@@ -134,3 +134,14 @@ WHERE id = $1;
 DELETE FROM {schema}.drift
 WHERE id = ANY (ARRAY(SELECT id FROM {schema}.drift WHERE resolved_at < $1::timestamptz LIMIT $2))
 RETURNING id;
+
+-- name: of_key
+-- How many rows, standing or resolved, have the key $1.
+SELECT count(*) AS count
+FROM {schema}.drift
+WHERE key = $1;
+
+-- name: erase
+-- Deletes every row of the key $1: where it still differs, the next look finds it anew.
+DELETE FROM {schema}.drift
+WHERE key = $1;
