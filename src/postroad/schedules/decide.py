@@ -89,7 +89,7 @@ def pause(plan: Plan, state: State, now: datetime) -> Step:
 
 
 def arrive(plan: Plan, state: State, now: datetime) -> Step:
-    """What came due by `now`, and is not decided yet, waits: so nothing that follows, as a change of times, loses it."""
+    """What came due by `now`, and is not decided yet, waits: so a pause or a change of times does not lose it."""
     state, new, decisions = _arrivals(plan, state, now)
     decisions += [Decision(act=Act.WAIT, occurrence=one) for one in new]
     return Step(replace(state, waiting=(*state.waiting, *new)), tuple(decisions))

@@ -55,8 +55,9 @@ def settle(schema: str, office: Office, *, now: datetime | None = None, limit: i
     """Note how up to `limit` runs of the App ended; run it in a transaction.
 
     What has no row of work any more is over: finished, or failed where it lies in quarantine; or missed, where no
-    worker was free before its start deadline. A schedule that asks for it is paused after a failure. One that somebody holds is left to the next time. What was queued behind a run is
-    looked at by the next tick. `now` is the database's time unless it is given.
+    worker was free before its start deadline. A schedule that asks for it is paused after a failure. One that somebody
+    holds is left to the next time. What was queued behind a run is looked at by the next tick. `now` is the database's
+    time unless it is given.
 
     Raises:
         LeaseLost: PR401, the lease is another's by now: roll back.

@@ -293,9 +293,7 @@ def again(
 ) -> Pipeline[list[dict[str, Any]]]:  # fmt: skip
     """Have those of `dues` wait anew that earlier backfills have run, under new keys; what was kept of each."""
     schedule, number = backfill["schedule"], str(backfill["id"])
-    keys = [
-        key_of(schedule, Occurrence(due=due, kind=Kind.BACKFILL, request=number, starts_at=by.now)) for due in dues
-    ]
+    keys = [key_of(schedule, Occurrence(due=due, kind=Kind.BACKFILL, request=number, starts_at=by.now)) for due in dues]
     rows = yield QUERIES.statement(
         "again", schema, schedule, list(dues), keys, number, by.now, backfill["overlap"], backfill["revision"],
         by.tz_version, by.token,
