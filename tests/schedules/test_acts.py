@@ -141,6 +141,13 @@ async def test_a_run_by_hand_starts_also_while_paused_and_once_for_each_request(
     assert await sql.fetchval("SELECT count(*) FROM audit WHERE act = 'schedule.trigger'") == 1
 
 
+@pytest.mark.sabotage
+async def test_without_its_key_a_request_would_run_as_often_as_it_is_sent(here, sql) -> None:
+    await sql.execute("DROP INDEX occurrence_key")
+    with pytest.raises(AssertionError, match="also when that one has ended"):
+        await test_a_run_by_hand_starts_also_while_paused_and_once_for_each_request(here, sql)
+
+
 async def test_a_run_by_hand_obeys_the_overlap_unless_it_brings_its_own(here, sql) -> None:
     held = await office(here, schedule(cron="0 0 1 1 *"))
     for request, options in (("one", {}), ("two", {}), ("three", {"overlap": Overlap.ALLOW})):

@@ -144,6 +144,13 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_timed_out(he
     assert len(await states(sql)) == 1
 
 
+@pytest.mark.sabotage
+async def test_without_its_limit_a_run_that_takes_too_long_goes_on(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "_overdue", lambda *_: [])
+    with pytest.raises(AssertionError, match="no worker had begun it"):
+        await test_a_run_that_takes_too_long_is_cancelled_and_counts_as_timed_out(here, sql)
+
+
 async def test_a_cancelled_run_neither_counts_as_failed_nor_pauses(here, sql) -> None:
     held = await office(here, schedule(pause_on_failure=True))
     await begin_at(sql)
