@@ -138,5 +138,6 @@ async def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_and_nothing_
 async def leaders(connection: asyncpg.Connection[asyncpg.Record], count: int) -> None:
     """Wait until so many leaders have planned, one after the other."""
     async with asyncio.timeout(40):
-        while await connection.fetchval("SELECT count(DISTINCT token) FROM postroad.occurrence") < count:
-            await asyncio.sleep(0.05)  # a poll: another process tells nothing
+        query = "SELECT count(DISTINCT token) FROM postroad.occurrence"
+        while await connection.fetchval(query) < count:  # noqa: ASYNC110 - another process tells nothing
+            await asyncio.sleep(0.05)

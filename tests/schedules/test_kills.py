@@ -12,7 +12,6 @@ from postroad.schedules import operate, settle
 from postroad.schedules.policy import Overlap
 from postroad.schedules.registry import Release, register
 from postroad.sql import drive
-from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.statement import Statement
 from schedules.planbench import APP, SCHEMA, at, begin_at, finish, office, schedule, settled, tick
 from schedules.test_tick import Killed, Mortal
@@ -110,7 +109,5 @@ async def test_what_was_killed_comes_to_the_same_when_another_does_it(here, sql,
     assert [(row["due"], row["state"], row["request"]) for row in rows] == [
         (at(f"02 0{hour}:00"), "pending", "2") for hour in (1, 2, 3)
     ]
-    async with asyncpg.create_pool(runtime_url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
-        async with connection.transaction():
-            await drive(make(), AsyncpgHand(connection))
+    await here.run(make())
     assert await sql.fetchval("SELECT count(*) FROM occurrence") == 3
