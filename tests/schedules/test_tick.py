@@ -253,7 +253,7 @@ async def test_without_the_fence_a_leader_that_lost_its_lease_writes(here, sql, 
 async def test_a_leader_of_an_older_release_changes_nothing(here, sql) -> None:
     held = await office(here, schedule())
     await begin_at(sql)
-    await here.run(register(SCHEMA, Release.of(APP, [schedule(cron="0 * * * *")], tz_version="2025b")))
+    await here.run(register(SCHEMA, Release.of(APP, [schedule(overlap=Overlap.ALLOW)], tz_version="2025b")))
     assert (await tick(here, held, at("02 01:00"))).superseded
     assert await states(sql) == []
 
