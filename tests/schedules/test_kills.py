@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from postroad.schedules import operate, settle
 from postroad.schedules.policy import Overlap
 from postroad.schedules.registry import Release, register
-from postroad.sql import drive
-from postroad.sql.statement import Statement
-from schedules.planbench import APP, SCHEMA, at, begin_at, finish, office, schedule, settled, tick
-from schedules.test_tick import Killed, Mortal
+from schedules.planbench import APP, SCHEMA, at, begin_at, finish, killed, office, schedule, settled, tick
 
 TOLD = (
     "SELECT name, definition::text, cursor, failures, paused_at, revision FROM schedule",
@@ -27,21 +23,6 @@ TOLD = (
 async def look(sql: Any) -> list[Any]:
     """Everything that an operator or the next scheduler can see."""
     return [await sql.fetch(text) for text in TOLD]
-
-
-async def killed(url: str, work: Any, lives: int, *, begin: str = "BEGIN") -> bool:
-    """Run `work` in a process that is killed after so many statements, or right before its commit."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(begin)
-        hand = Mortal(connection, lives)
-        await drive(work, hand)
-        await hand.fetch(Statement("COMMIT"))
-    except Killed:
-        return True
-    finally:
-        connection.terminate()
-    return False
 
 
 async def steps_of(url: str, sql: Any, make: Callable[[], Any], *, begin: str = "BEGIN") -> int:

@@ -11,7 +11,18 @@ import pytest
 
 from postroad.schedules import decide, sheet
 from postroad.schedules.policy import Missed, Overlap, Reason
-from schedules.planbench import START, at, begin_at, finish, occurrences, office, schedule, settled, tick
+from schedules.planbench import (
+    START,
+    at,
+    begin_at,
+    finish,
+    missed_but_for,
+    occurrences,
+    office,
+    schedule,
+    settled,
+    tick,
+)
 
 HALF_HOUR, TWO_DAYS = timedelta(minutes=30), timedelta(days=2)
 
@@ -95,13 +106,7 @@ async def test_without_the_missed_run_policy_what_is_late_would_run_all_the_same
 
 @pytest.mark.sabotage
 async def test_without_the_window_what_is_too_old_would_run(here, sql, monkeypatch) -> None:
-    real = decide._missed
-
-    def ageless(plan, one, now, newest_due):
-        reason = real(plan, one, now, newest_due)
-        return None if reason is Reason.TOO_OLD else reason
-
-    monkeypatch.setattr(decide, "_missed", ageless)
+    monkeypatch.setattr(decide, "_missed", missed_but_for(Reason.TOO_OLD))
     _, started = await after(here, sql, TWO_DAYS, missed=Missed.ALL, cron="30 * * * *", overlap=Overlap.ALLOW)
     assert len(started) == 48
 

@@ -15,6 +15,7 @@ from schedules.planbench import (
     at,
     begin_at,
     finish,
+    missed_but_for,
     occurrences,
     office,
     schedule,
@@ -230,11 +231,5 @@ async def test_one_that_queues_beyond_its_start_deadline_is_missed(here, sql) ->
 
 @pytest.mark.sabotage
 async def test_without_the_deadline_it_would_start_late(here, sql, monkeypatch) -> None:
-    real = decide._missed
-
-    def endless(plan, one, now, newest_due):
-        reason = real(plan, one, now, newest_due)
-        return None if reason is Reason.START_WITHIN else reason
-
-    monkeypatch.setattr(decide, "_missed", endless)
+    monkeypatch.setattr(decide, "_missed", missed_but_for(Reason.START_WITHIN))
     assert (await queued_too_long(here, sql))[-1] == ("02 02:00", "started", None)
