@@ -20,7 +20,6 @@ from postroad.signals.catalog import (
     DeliverySettled,
     IntakePaused,
     IntakeResumed,
-    TaskFailed,
     Unacked,
 )
 
@@ -359,9 +358,6 @@ class ConsumerService:
             if self._group.stalled(self._clock.monotonic()):
                 self._attempts.gears.punish()
                 self._lanes.ungroup()
-            if self._attempts.cut_overdue():
-                reason = "a handler goes on after its time limit; its connection was cut"
-                self._signals.emit(TaskFailed(self.name, "TimeoutError", reason))
 
     async def _wind_down(self, slots: Sequence[asyncio.Task[None]]) -> None:
         """Leave the broker, give back what has not started, and wait for what has; `slots` end with the group."""
