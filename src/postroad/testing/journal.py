@@ -35,7 +35,10 @@ _NEVER_RAN: Final = frozenset({"PR501", "PR502", "PR503", "PR504", "PR505", "PR5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A delivery or job that failed: `became` delayed or quarantined. `error` is what the author's code raised."""
+    """A delivery or job that failed: `became` delayed or quarantined; or a schedule's run that was not started.
+
+    `error` is what the author's code raised.
+    """
 
     name: str
     became: str
@@ -102,6 +105,11 @@ class Journal:
         with self._lock:
             self._keep(signal)
         self._loop.call_soon_threadsafe(self.news.set)
+
+    def tell(self, failure: Failure) -> None:
+        """Keep a failure that no signal tells of."""
+        with self._lock:
+            self._failures.append(failure)
 
     def _keep(self, signal: Signal) -> None:
         match signal:
