@@ -3,6 +3,7 @@
 Usage: schedules.py STAGE SECONDS, with BENCH_DATABASE_URL set; prints one JSON line {"rate": one over the figure}.
 Stages: setup; planning (core-seconds that planning takes for each minute); start-p99 (seconds from when a run was to
 start until a worker began it, 99 of 100). Both look at SECONDS of planning, after every schedule was looked at once.
+burst has all of them due in one second: start-p99, and besides the seconds until the last was planned and had begun.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 COUNT = int(os.environ.get("POSTROAD_BENCH_SCHEDULES", "10000"))
+MINUTE = os.environ.get("POSTROAD_BENCH_MINUTE")
+"""The minute at which all are due; otherwise they are spread over the hour."""
 
 
 class Hour(BaseModel):
@@ -50,7 +53,9 @@ def args(due: datetime) -> Hour:
 
 def schedules() -> list[Schedule]:
     return [
-        Schedule(f"bench.{number}", job=hourly, cron=f"{number % 60} * * * *", args=args, overlap=Overlap.ALLOW)
+        Schedule(
+            f"bench.{number}", job=hourly, cron=f"{MINUTE or number % 60} * * * *", args=args, overlap=Overlap.ALLOW
+        )
         for number in range(COUNT)
     ]
 
@@ -74,6 +79,17 @@ JOIN postroad.finished ON finished.id = one.work_id
 """
 
 
+PLANNED = """
+SELECT extract(epoch FROM max(started_at) - min(due))::float8 FROM postroad.occurrence HAVING count(*) = $COUNT
+"""
+LAST = """
+SELECT extract(epoch FROM max(finished.started_at) - min(one.due))::float8
+FROM postroad.occurrence AS one
+JOIN postroad.finished ON finished.id = one.work_id
+HAVING count(*) = $COUNT
+"""
+
+
 def watch(seconds: int, figures: dict[str, float]) -> None:
     """From a thread of the planning process: once all is looked at, measure for so long, and end it."""
     while asyncio.run(asked(LOOKED_AT)) != COUNT:
@@ -86,6 +102,12 @@ def watch(seconds: int, figures: dict[str, float]) -> None:
 
 def measure(stage: str, seconds: int) -> None:
     figures: dict[str, float] = {}
+    if stage == "burst" and MINUTE is None:
+        soon = asyncio.run(asked("SELECT extract(minute FROM now() + interval '200 s')::float8")) or 0.0
+        os.execve(  # Anew, so that every process declares the same.
+            sys.executable, [sys.executable, __file__, stage, str(seconds)],
+            {**os.environ, "POSTROAD_BENCH_MINUTE": str(int(soon))},
+        )  # fmt: skip
     environment = {**os.environ, "POSTROAD_DATABASE_URL": os.environ["BENCH_DATABASE_URL"]}
     with subprocess.Popen([sys.executable, __file__, "work", "0"], env=environment) as worker:
         watcher = threading.Thread(target=watch, args=(seconds, figures))
@@ -96,6 +118,9 @@ def measure(stage: str, seconds: int) -> None:
             watcher.join()
             worker.terminate()
     figures["start-p99"] = asyncio.run(asked(P99)) or float("inf")
+    if stage == "burst":
+        for name, query in (("planned", PLANNED), ("burst", LAST)):
+            figures[name] = asyncio.run(asked(query.replace("$COUNT", str(COUNT)))) or float("inf")
     print(json.dumps({"rate": 1 / figures[stage], **figures}), flush=True)
 
 

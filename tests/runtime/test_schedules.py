@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from typing import Any
 
@@ -106,3 +108,36 @@ async def test_whoever_is_killed_each_second_starts_once_and_none_is_left_out(ru
     await connection.close()
     assert dues == [dues[0] + seconds(number) for number in range(len(dues))]
     assert begun == works == len(dues)
+
+
+@pytest.mark.heavy
+async def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_and_nothing_is_doubled(
+    runtime_url, database
+) -> None:  # fmt: skip
+    given = {
+        "POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_LOG_LEVEL": "debug", "POSTROAD_SCHEDULER_LEASE_SECONDS": "1",
+    }  # fmt: skip
+    connection = await asyncpg.connect(database)
+    with Running("clockwork:app", "--only", "schedule", **given) as stale:
+        await leaders(connection, 1)
+        os.kill(stale.process.pid, signal.SIGSTOP)
+        with Running("clockwork:app", "--only", "schedule", **given) as successor:
+            await leaders(connection, 2)
+            os.kill(stale.process.pid, signal.SIGCONT)
+            await asyncio.to_thread(stale.wait_for, "lease_gone", kind="scheduler")
+            assert successor.stop() < 20
+        await leaders(connection, 3)
+        assert stale.stop() < 20
+    rows = await connection.fetch("SELECT due, token FROM postroad.occurrence ORDER BY due")
+    await connection.close()
+    dues, tokens = [row["due"] for row in rows], [row["token"] for row in rows]
+    assert dues == [dues[0] + seconds(number) for number in range(len(dues))]
+    assert tokens == sorted(tokens), "an older leader wrote nothing after a newer one"
+
+
+async def leaders(connection: asyncpg.Connection[asyncpg.Record], count: int) -> None:
+    """Wait until so many leaders have planned, one after the other."""
+    async with asyncio.timeout(40):
+        query = "SELECT count(DISTINCT token) FROM postroad.occurrence"
+        while await connection.fetchval(query) < count:  # noqa: ASYNC110 - another process tells nothing
+            await asyncio.sleep(0.05)

@@ -9,17 +9,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import asyncpg
 from pydantic import BaseModel
 
 from postroad.clock import SYSTEM_CLOCK, seconds
-from postroad.schedules import planner, settle
+from postroad.schedules import decide, planner, settle
 from postroad.schedules.planner import Office
 from postroad.schedules.registry import Release, register
 from postroad.schedules.schedule import Schedule
 from postroad.schedules.service import Scheduler
+from postroad.sql import drive
+from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.statement import Statement
 from postroad.work.job import job
 
 if TYPE_CHECKING:
+    from postroad.schedules.policy import Occurrence, Plan, Reason
     from work.bench import Process
 
 SCHEMA = "postroad"
@@ -138,3 +143,48 @@ async def scheduling(
 
 def request_id() -> str:
     return str(uuid4())
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+class Mortal(AsyncpgHand):
+    """A hand whose process is killed after so many statements."""
+
+    def __init__(self, connection: Any, lives: int) -> None:
+        super().__init__(connection)
+        self.lives = lives
+
+    async def fetch(self, statement: Statement) -> Any:
+        if self.lives == 0:
+            self.connection.terminate()
+            raise Killed
+        self.lives -= 1
+        return await super().fetch(statement)
+
+
+async def killed(url: str, work: Any, lives: int, *, begin: str = "BEGIN") -> bool:
+    """Run `work` in a process that is killed after so many statements, or right before its commit."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(begin)
+        hand = Mortal(connection, lives)
+        await drive(work, hand)
+        await hand.fetch(Statement("COMMIT"))
+    except Killed:
+        return True
+    finally:
+        connection.terminate()
+    return False
+
+
+def missed_but_for(reason: Reason) -> Callable[..., Reason | None]:
+    """What says which occurrences are missed, without one of its reasons."""
+    real = decide._missed
+
+    def judged(plan: Plan, one: Occurrence, now: datetime, newest_due: datetime | None) -> Reason | None:
+        found = real(plan, one, now, newest_due)
+        return None if found is reason else found
+
+    return judged

@@ -11,7 +11,7 @@ import pytest
 from postroad.clock import hours, seconds
 from postroad.errors import UsageError
 from postroad.schedules import operate, settle
-from postroad.schedules.policy import Missed, Overlap
+from postroad.schedules.policy import Missed, Overlap, State
 from schedules.planbench import SCHEMA, at, begin_at, finish, occurrences, office, schedule, settled, states, tick
 
 NAME = "reports.daily"
@@ -51,6 +51,13 @@ async def test_time_spent_paused_creates_neither_runs_nor_misses(here, sql) -> N
     assert await sql.fetchval("SELECT cursor > clock_timestamp() - interval '1 minute' FROM schedule")
     assert not (await resume(here)).changed
     assert await sql.fetchval("SELECT count(*) FROM audit WHERE act LIKE 'schedule.%e' AND subject = $1", NAME) == 2
+
+
+@pytest.mark.sabotage
+async def test_if_a_pause_only_hid_the_schedule_its_times_would_go_on(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(State, "paused", property(lambda _: False))
+    with pytest.raises(AssertionError, match="nothing more comes"):
+        await test_time_spent_paused_creates_neither_runs_nor_misses(here, sql)
 
 
 async def test_resume_brings_a_cursor_back_after_a_clock_that_was_ahead(here, sql) -> None:
@@ -132,6 +139,13 @@ async def test_a_run_by_hand_starts_also_while_paused_and_once_for_each_request(
     await settled(here, held)
     assert not (await trigger(here)).new, "also when that one has ended"
     assert await sql.fetchval("SELECT count(*) FROM audit WHERE act = 'schedule.trigger'") == 1
+
+
+@pytest.mark.sabotage
+async def test_without_its_key_a_request_would_run_as_often_as_it_is_sent(here, sql) -> None:
+    await sql.execute("DROP INDEX occurrence_key")
+    with pytest.raises(AssertionError, match="also when that one has ended"):
+        await test_a_run_by_hand_starts_also_while_paused_and_once_for_each_request(here, sql)
 
 
 async def test_a_run_by_hand_obeys_the_overlap_unless_it_brings_its_own(here, sql) -> None:
@@ -218,6 +232,14 @@ async def test_a_backfill_is_rate_limited_and_goes_on_where_another_scheduler_le
     assert [row["due"].hour for row in await occurrences(sql)] == list(range(24))
 
 
+@pytest.mark.sabotage
+async def test_without_its_pace_a_backfill_would_be_written_all_at_once(here, sql, monkeypatch) -> None:
+    real = settle.backfill
+    monkeypatch.setattr(settle, "backfill", lambda schema, office, pace: real(schema, office, pace=10_000))
+    with pytest.raises(AssertionError, match="no more before those have started"):
+        await test_a_backfill_is_rate_limited_and_goes_on_where_another_scheduler_left_it(here, sql)
+
+
 async def test_what_ran_before_runs_again_only_where_that_is_said(here, sql) -> None:
     held = await office(here, schedule(cron="0 * * * *"))
     await begin_at(sql)
@@ -232,6 +254,56 @@ async def test_what_ran_before_runs_again_only_where_that_is_said(here, sql) -> 
     assert [(row["kind"], row["state"]) for row in await occurrences(sql)] == [
         ("backfill", "succeeded"), ("scheduled", "failed"),
     ]  # fmt: skip
+
+
+async def asked_again(here: Any, sql: Any) -> list[tuple[str, str]]:
+    """One due time, run by a backfill, then twice more; the key and state of what is there after each."""
+    held = await office(here, schedule(cron="0 * * * *"))
+    seen = []
+    for rerun in (False, True, True):
+        done = await backfill(here, "02 01:00", "02 01:00", rerun=rerun)
+        await step(here, held, sql)
+        seen += [(row["key"].split(":", 2)[2], row["state"], done.id) for row in await occurrences(sql)]
+    return seen
+
+
+async def test_a_due_time_runs_again_as_often_as_that_is_asked_for(here, sql) -> None:
+    assert await asked_again(here, sql) == [
+        (f"backfill:{number}:2026-03-02T01:00:00+00:00", "succeeded", number) for number in (1, 2, 3)
+    ]
+    assert await sql.fetchval("SELECT count(*) FROM finished") == 3
+    told = await sql.fetch("SELECT by, items, before::text FROM audit WHERE act = 'schedule.rerun' ORDER BY id")
+    assert [(row["by"], row["items"]) for row in told] == [("ada", 1), ("ada", 1)]
+    [before] = json.loads(told[1]["before"])["runs"]
+    assert (before["state"], before["request"], before["started_at"] is not None) == ("succeeded", "2", True)
+    assert [tuple(row) for row in await sql.fetch("SELECT planned, passed FROM schedule_backfill")] == [(1, 0)] * 3
+
+
+@pytest.mark.sabotage
+async def test_if_only_new_rows_were_written_a_second_rerun_would_be_passed_over(here, sql, monkeypatch) -> None:
+    def nothing(schema, row, dues, by):
+        yield from ()
+        return 0
+
+    monkeypatch.setattr(settle, "_again", nothing)
+    assert [key[:10] for key, *_ in await asked_again(here, sql)] == ["backfill:1"] * 3
+    assert await sql.fetchval("SELECT count(*) FROM finished") == 1
+
+
+async def test_what_a_backfill_has_not_ended_yet_is_not_run_again_beside_it(here, sql) -> None:
+    held = await office(here, schedule(cron="0 * * * *"))
+    await backfill(here, "02 01:00", "02 03:00")
+    await here.run(settle.backfill(SCHEMA, held))
+    await tick(here, held, await now(sql))
+    with pytest.raises(UsageError, match=r"--rerun: 3 due times of that range, the first 2026-03-02T01:00.*PR107"):
+        await backfill(here, "02 01:00", "02 05:00", rerun=True)
+    assert (await backfill(here, "02 04:00", "02 05:00", rerun=True)).id == 2
+    for _ in range(6):
+        await finish(sql)
+        await settled(here, held)
+        await here.run(settle.backfill(SCHEMA, held))
+        await tick(here, held, await now(sql))
+    assert (await backfill(here, "02 01:00", "02 05:00", rerun=True)).id == 3
 
 
 async def test_a_range_that_lies_ahead_is_reversed_or_too_long_is_refused(here) -> None:

@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from postroad.schedules import sheet
-from postroad.schedules.policy import Missed, Overlap
-from schedules.planbench import START, at, begin_at, finish, occurrences, office, schedule, settled, tick
+from postroad.schedules import decide, sheet
+from postroad.schedules.policy import Missed, Overlap, Reason
+from schedules.planbench import (
+    START,
+    at,
+    begin_at,
+    finish,
+    missed_but_for,
+    occurrences,
+    office,
+    schedule,
+    settled,
+    tick,
+)
 
 HALF_HOUR, TWO_DAYS = timedelta(minutes=30), timedelta(days=2)
 
@@ -81,6 +92,23 @@ async def test_two_days_of_minutes_are_bounded_and_all_accounted_for(here, sql, 
     [(items, reason, first, last)] = await summarised(sql)
     assert (items, reason) == (2880 - 100, "max_catch_up")
     assert (first, last) == ("2026-03-02T00:01:00+00:00", "2026-03-03T22:20:00+00:00")
+
+
+@pytest.mark.sabotage
+@pytest.mark.parametrize("missed", [Missed.LATEST, Missed.SKIP])
+async def test_without_the_missed_run_policy_what_is_late_would_run_all_the_same(
+    here, sql, monkeypatch, missed
+) -> None:  # fmt: skip
+    monkeypatch.setattr(decide, "_missed", lambda *_: None)
+    _, started = await after(here, sql, TWO_DAYS, missed=missed, cron="30 * * * *", overlap=Overlap.ALLOW)
+    assert len(started) == 48
+
+
+@pytest.mark.sabotage
+async def test_without_the_window_what_is_too_old_would_run(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "_missed", missed_but_for(Reason.TOO_OLD))
+    _, started = await after(here, sql, TWO_DAYS, missed=Missed.ALL, cron="30 * * * *", overlap=Overlap.ALLOW)
+    assert len(started) == 48
 
 
 @pytest.mark.sabotage

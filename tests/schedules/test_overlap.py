@@ -6,14 +6,16 @@ import pytest
 
 from postroad.clock import minutes, seconds
 from postroad.leases import interrupt
+from postroad.schedules import decide, settle
 from postroad.schedules import store as table
-from postroad.schedules.policy import Overlap
+from postroad.schedules.policy import Overlap, Reason
 from postroad.work import store
 from schedules.planbench import (
     SCHEMA,
     at,
     begin_at,
     finish,
+    missed_but_for,
     occurrences,
     office,
     schedule,
@@ -143,6 +145,13 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_timed_out(he
     assert len(await states(sql)) == 1
 
 
+@pytest.mark.sabotage
+async def test_without_its_limit_a_run_that_takes_too_long_goes_on(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "_overdue", lambda *_: [])
+    with pytest.raises(AssertionError, match="no worker had begun it"):
+        await test_a_run_that_takes_too_long_is_cancelled_and_counts_as_timed_out(here, sql)
+
+
 async def test_a_cancelled_run_neither_counts_as_failed_nor_pauses(here, sql) -> None:
     held = await office(here, schedule(pause_on_failure=True))
     await begin_at(sql)
@@ -150,3 +159,77 @@ async def test_a_cancelled_run_neither_counts_as_failed_nor_pauses(here, sql) ->
     await finish(sql, "cancelled")
     await settled(here, held)
     assert await sql.fetchrow("SELECT paused_at, failures FROM schedule") == (None, 0)
+
+
+async def failed_twice(here, sql) -> tuple[object, object, int]:
+    """Two runs in a row whose jobs failed for good: what is counted, and since when by whom it is paused."""
+    held = await office(here, schedule(pause_on_failure=True))
+    await begin_at(sql)
+    for minute in (1, 2):
+        await tick(here, held, at(f"02 00:0{minute}"))
+        await sql.execute("DELETE FROM work")  # As when nothing says how it ended.
+        await settled(here, held, at(f"02 00:0{minute}"))
+    row = await sql.fetchrow("SELECT paused_by, pause_reason, failures FROM schedule")
+    return row["paused_by"], row["pause_reason"], row["failures"]
+
+
+async def test_the_first_failure_pauses_and_the_next_due_time_does_not_come(here, sql) -> None:
+    assert await failed_twice(here, sql) == ("postroad", "a run failed", 1)
+    assert [state for _, state, _ in await states(sql)] == ["failed"]
+
+
+@pytest.mark.sabotage
+async def test_if_failures_paused_nothing_it_would_go_on_failing(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "_FAILED", frozenset())
+    assert await failed_twice(here, sql) == (None, None, 2)
+    assert [state for _, state, _ in await states(sql)] == ["failed", "failed"]
+
+
+async def counted(here, sql) -> list[int]:
+    """How many runs failed in a row, after each of: failed, failed, cancelled, succeeded."""
+    held = await office(here, schedule())
+    await begin_at(sql)
+    seen = []
+    for minute, outcome in enumerate((None, None, "cancelled", "handled"), start=1):
+        await tick(here, held, at(f"02 00:0{minute}"))
+        if outcome is None:
+            await sql.execute("DELETE FROM work")
+        else:
+            await finish(sql, outcome)
+        await settled(here, held)
+        seen.append(await sql.fetchval("SELECT failures FROM schedule"))
+    return seen
+
+
+async def test_failures_in_a_row_are_counted_until_a_run_succeeds(here, sql) -> None:
+    assert await counted(here, sql) == [1, 2, 2, 0]
+
+
+@pytest.mark.sabotage
+async def test_if_every_end_counted_alike_a_cancelled_run_would_be_a_failure(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(settle, "_counted", lambda before, outcome: before + 1)
+    assert await counted(here, sql) == [1, 2, 3, 4]
+
+
+async def queued_too_long(here, sql) -> list[tuple[str, str, str | None]]:
+    """One that queues behind a run until its start deadline has passed."""
+    held = await office(here, schedule(cron="0 * * * *", overlap=Overlap.QUEUE_ONE, start_within=minutes(5)))
+    await begin_at(sql)
+    for moment in ("02 01:00", "02 02:00", "02 02:05:01"):
+        await tick(here, held, at(moment))
+    await finish(sql)
+    await settled(here, held)
+    await tick(here, held, at("02 02:06"))
+    return await states(sql)
+
+
+async def test_one_that_queues_beyond_its_start_deadline_is_missed(here, sql) -> None:
+    assert await queued_too_long(here, sql) == [
+        ("02 01:00", "succeeded", None), ("02 02:00", "missed", "start_within"),
+    ]  # fmt: skip
+
+
+@pytest.mark.sabotage
+async def test_without_the_deadline_it_would_start_late(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "_missed", missed_but_for(Reason.START_WITHIN))
+    assert (await queued_too_long(here, sql))[-1] == ("02 02:00", "started", None)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from postroad.clock import seconds
+from postroad.clock import hours, seconds
 from postroad.errors import UsageError
 from postroad.schedules import operate, registry
-from postroad.schedules.policy import Overlap
+from postroad.schedules.policy import Missed, Overlap
 from postroad.schedules.registry import Release, register
 from postroad.schedules.sheet import Known
 from schedules.planbench import APP, SCHEMA, START, at, begin_at, occurrences, office, schedule, states, tick
@@ -72,11 +72,75 @@ async def test_an_update_between_due_and_jittered_start_loses_no_run(here, sql) 
     assert (await occurrences(sql))[0]["state"] == "started"
 
 
+NOON = {"at": at("02 12:00")}
+LATER = {"at": at("03 12:00")}
+
+
+async def changed(here: Any, sql: Any, now: str, **options: Any) -> list[tuple[str, str, str | None]]:
+    """What becomes of something due at noon, by a declaration that was changed before anybody planned it."""
+    held = await office(here, schedule(**NOON))
+    await begin_at(sql)
+    found = await here.run(register(SCHEMA, release(schedule(**LATER, **options))))
+    await tick(here, replace(held, release=found.number, known=found.known), at(now))
+    return await states(sql)
+
+
+async def test_what_was_overdue_by_the_old_times_is_not_lost_when_they_change(here, sql) -> None:
+    assert await changed(here, sql, "02 12:00:30") == [("02 12:00", "started", None)]
+    [one] = await occurrences(sql)
+    assert (one["revision"], await sql.fetchval("SELECT revision FROM schedule")) == (1, 2)
+    await here.run(register(SCHEMA, release(schedule(**LATER))))
+    assert len(await states(sql)) == 1, "a repeat finds nothing"
+
+
+@pytest.mark.sabotage
+async def test_a_cursor_that_is_only_moved_would_lose_it(here, sql, monkeypatch) -> None:
+    def forgetful(schema, leaving, now):
+        yield from ()
+
+    monkeypatch.setattr(registry, "_keep_due", forgetful)
+    assert await changed(here, sql, "02 12:00:30") == []
+
+
+@pytest.mark.parametrize(
+    ("missed", "wanted"), [(Missed.LATEST, ("started", None)), (Missed.SKIP, ("missed", "missed"))]
+)
+async def test_the_new_declaration_decides_what_becomes_of_it(here, sql, missed, wanted) -> None:
+    assert await changed(here, sql, "02 14:00", missed=missed) == [("02 12:00", *wanted)]
+
+
+async def test_of_many_overdue_old_times_the_older_are_counted_in_the_audit(here, sql) -> None:
+    await office(here, schedule(max_catch_up=2, every=hours(1)))
+    await sql.execute(
+        "UPDATE schedule SET cursor = date_trunc('hour', clock_timestamp()) - interval '5 hours', next_at = 'epoch'"
+    )
+    await here.run(register(SCHEMA, release(schedule(max_catch_up=2, every=hours(2)))))
+    assert [state for _, state, _ in await states(sql)] == ["pending", "pending"]
+    [(_, _, told)] = await audited(sql, "schedule.miss")
+    assert told["count"] in {3, 4}, "the hour may have changed meanwhile"
+
+
+async def test_what_was_overdue_when_a_schedule_is_retired_is_cancelled_with_the_reason(here, sql) -> None:
+    await office(here, schedule(**NOON), schedule("reports.other"))
+    await begin_at(sql, name="reports.daily")
+    await here.run(register(SCHEMA, release(schedule("reports.other"))))
+    assert await states(sql) == [("02 12:00", "cancelled", "retired")]
+
+
+async def test_a_paused_schedule_whose_times_change_had_nothing_due(here, sql) -> None:
+    await office(here, schedule(**NOON))
+    await begin_at(sql)
+    await sql.execute("UPDATE schedule SET paused_at = $1", START)
+    await here.run(register(SCHEMA, release(schedule(**LATER))))
+    assert await states(sql) == []
+
+
 async def test_what_is_not_declared_any_more_is_retired_with_what_waits_of_it(here, sql) -> None:
     held = await office(here, schedule(overlap=Overlap.QUEUE_ONE), schedule("reports.other"))
     await begin_at(sql)
     for minute in (1, 2):
         await tick(here, held, at(f"02 00:0{minute}"))
+    await sql.execute("UPDATE schedule SET cursor = clock_timestamp()")
     done = await here.run(register(SCHEMA, release(schedule("reports.other"))))
     assert done.retired == 1
     assert await states(sql) == [("02 00:01", "started", None), ("02 00:02", "cancelled", "retired")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -19,13 +20,14 @@ from postroad.signals.catalog import (
     DatabaseClockStepped,
     LateWriteRefused,
     OccurrenceEnded,
+    OccurrencesPassed,
     OccurrenceStarted,
     SchedulePaused,
     SchedulesDeclared,
     SchedulesSuperseded,
 )
+from postroad.work import jobs
 from postroad.work.job import job
-from postroad.work.planned import TOO_LATE
 from schedules.planbench import (
     RAN,
     SCHEMA,
@@ -195,17 +197,36 @@ async def test_its_own_retry_and_run_time_stand_in_the_place_of_the_jobs(here, s
     assert await sql.fetchval("SELECT paused_by FROM schedule") == "postroad"
 
 
-async def test_a_run_whose_start_deadline_passed_before_a_worker_was_free_never_begins(here, sql) -> None:
+async def late(here: Any, sql: Any, heard: type[Any]) -> Any:
+    """A run for which no worker is free before its start deadline has passed; what is told of it, and its row."""
     RAN.clear()
-    async with scheduling(here, [schedule(every=seconds(1), start_within=seconds(30))]):
+    async with scheduling(here, [schedule(every=seconds(1), start_within=seconds(30), pause_on_failure=True)]):
         await here.heard.wait(OccurrenceStarted)
         await here.run(operate.pause(SCHEMA, "reports.daily", by="ada", reason=None))
         await sql.execute("UPDATE work SET due = due - interval '31 seconds'")
         async with working(here, queues(here, render)):
-            await here.heard.wait(OccurrenceEnded)
-    assert RAN == []
+            [told, *_] = await here.heard.wait(heard)
     [first, *_] = await occurrences(sql)
-    assert (first["state"], first["reason"]) == ("cancelled", TOO_LATE)
+    return told, first
+
+
+async def test_a_run_whose_start_deadline_passed_before_a_worker_was_free_never_begins_and_is_missed(here, sql) -> None:
+    told, first = await late(here, sql, OccurrencesPassed)
+    assert RAN == []
+    assert (told.result, told.reason, told.count) == ("missed", "start_within", 1)
+    assert (first["state"], first["reason"], first["started_at"]) == ("missed", "start_within", None)
+    act = await sql.fetchrow("SELECT by, subject, items, reason, after::text FROM audit WHERE act = 'schedule.miss'")
+    due = first["due"].isoformat()
+    assert tuple(act)[:4] == ("postroad", "reports.daily", 1, "start_within")
+    assert json.loads(act["after"]) == {"count": 1, "first": due, "last": due}
+    assert await sql.fetchval("SELECT failures FROM schedule") == 0, "nothing has failed"
+
+
+@pytest.mark.sabotage
+async def test_if_only_the_scheduler_looked_at_the_deadline_a_late_run_would_begin(here, sql, monkeypatch) -> None:
+    monkeypatch.setattr(jobs, "too_late", lambda row: None)
+    _, first = await late(here, sql, OccurrenceEnded)
+    assert (len(RAN) > 0, first["state"]) == (True, "succeeded")
 
 
 async def test_what_was_overdue_is_decided_by_the_policy_when_it_starts(here, sql) -> None:

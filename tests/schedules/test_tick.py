@@ -23,9 +23,12 @@ from schedules.planbench import (
     APP,
     SCHEMA,
     START,
+    Killed,
+    Mortal,
     at,
     begin_at,
     daily,
+    killed,
     occurrences,
     office,
     schedule,
@@ -161,45 +164,11 @@ async def test_without_lock_and_constraint_minutes_are_doubled(here, sql, runtim
 # --- killed, stale ------------------------------------------------------------------------------------------------
 
 
-class Killed(Exception):
-    """The process is gone."""
-
-
-class Mortal(AsyncpgHand):
-    """A hand whose process is killed after so many statements."""
-
-    def __init__(self, connection: Any, lives: int) -> None:
-        super().__init__(connection)
-        self.lives = lives
-
-    async def fetch(self, statement: Statement) -> Any:
-        if self.lives == 0:
-            self.connection.terminate()
-            raise Killed
-        self.lives -= 1
-        return await super().fetch(statement)
-
-
-async def killed_after(url: str, held: planner.Office, lives: int, now: Any) -> bool:
-    """One tick of a process that is killed after so many statements, or right before its commit."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute("BEGIN")
-        hand = Mortal(connection, lives)
-        await drive(planner.tick(SCHEMA, held, now=now), hand)
-        await hand.fetch(Statement("COMMIT"))
-    except Killed:
-        return True
-    finally:
-        connection.terminate()
-    return False
-
-
 async def test_a_scheduler_killed_at_any_step_of_a_tick_loses_and_doubles_nothing(here, sql, runtime_url) -> None:
     held = await office(here, schedule(**ALL), schedule("reports.jittered", jitter=seconds(50), **ALL))
     await begin_at(sql)
     lives, minute = 0, 0
-    while await killed_after(runtime_url, held, lives, at(f"02 00:{minute + 1:02}:55")):
+    while await killed(runtime_url, planner.tick(SCHEMA, held, now=at(f"02 00:{minute + 1:02}:55")), lives):
         lives += 1
         minute += 1
         await tick(here, held, at(f"02 00:{minute:02}:55"))
@@ -253,7 +222,7 @@ async def test_without_the_fence_a_leader_that_lost_its_lease_writes(here, sql, 
 async def test_a_leader_of_an_older_release_changes_nothing(here, sql) -> None:
     held = await office(here, schedule())
     await begin_at(sql)
-    await here.run(register(SCHEMA, Release.of(APP, [schedule(cron="0 * * * *")], tz_version="2025b")))
+    await here.run(register(SCHEMA, Release.of(APP, [schedule(overlap=Overlap.ALLOW)], tz_version="2025b")))
     assert (await tick(here, held, at("02 01:00"))).superseded
     assert await states(sql) == []
 

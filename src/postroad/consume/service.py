@@ -265,14 +265,22 @@ class ConsumerService:
         self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
         self._owed -= len(acks)
         self._signals.emit(DeliveriesAcked(self._consumer.name, len(acks)))
-        occurred = min((arrival.occurred for arrival, _, _ in acks if arrival.occurred is not None), default=None)
-        if occurred is not None:
-            behind = max((self._clock.now() - occurred).total_seconds(), 0.0)
-            self._signals.emit(ProjectionLag(self._consumer.name, behind))
-        for arrival, outcome, taken in acks:
-            result = RESULTS[outcome.end]
-            settled = DeliverySettled(self._consumer.name, arrival.event_type, result, taken, outcome.reason)
-            self._signals.emit(settled)
+        if (occurred := acks[0][0].occurred) is not None:
+            self._signals.emit(
+                ProjectionLag(self._consumer.name, max((self._clock.now() - occurred).total_seconds(), 0.0))
+            )
+        self._tell(
+            (arrival.event_type, RESULTS[outcome.end], outcome.reason, taken) for arrival, outcome, taken in acks
+        )
+
+    def _tell(self, ended: Iterable[tuple[str, DeliveryResult, str, float]]) -> None:
+        """Say what became of deliveries that ended in this turn: one signal for all that did alike."""
+        alike: dict[tuple[str, DeliveryResult, str], list[float]] = {}
+        for event_type, result, reason, taken in ended:
+            alike.setdefault((event_type, result, reason), []).append(taken)
+        for (event_type, result, reason), each in alike.items():
+            seconds = tuple(each)
+            self._signals.emit(DeliverySettled(self._consumer.name, event_type, result, len(seconds), seconds, reason))
 
     def _put_back(self, arrivals: Sequence[Arrival]) -> None:
         """Give back what has its lane."""
@@ -292,9 +300,7 @@ class ConsumerService:
             return
         self._intake.give_back([arrival.tag for arrival in returns if arrival.tag is not None])
         self._owed -= len(returns)
-        for arrival in returns:
-            settled = DeliverySettled(self._consumer.name, arrival.event_type, DeliveryResult.GIVEN_BACK, 0.0)
-            self._signals.emit(settled)
+        self._tell((arrival.event_type, DeliveryResult.GIVEN_BACK, "", 0.0) for arrival in returns)
 
     def _close(self) -> None:
         """Start nothing more; what has not started goes back."""

@@ -84,9 +84,15 @@ def pause(plan: Plan, state: State, now: datetime) -> Step:
     """
     if state.paused:
         return Step(state)
+    step = arrive(plan, state, now)
+    return Step(replace(step.state, paused_at=now), step.decisions)
+
+
+def arrive(plan: Plan, state: State, now: datetime) -> Step:
+    """What came due by `now`, and is not decided yet, waits: so a pause or a change of times does not lose it."""
     state, new, decisions = _arrivals(plan, state, now)
     decisions += [Decision(act=Act.WAIT, occurrence=one) for one in new]
-    return Step(replace(state, paused_at=now, waiting=(*state.waiting, *new)), tuple(decisions))
+    return Step(replace(state, waiting=(*state.waiting, *new)), tuple(decisions))
 
 
 def resume(state: State, now: datetime) -> Step:

@@ -218,16 +218,20 @@ def backfill(
 ) -> Pipeline[Backfilled]:  # fmt: skip
     """Ask for the due times from `first` to `last`, both inclusive, paused or not; the scheduler works them off.
 
-    Those that have an occurrence already are passed over, unless `rerun`: then they run once more, under another key.
+    Those that have an occurrence already are passed over, unless `rerun`: then they run once more, under another key,
+    as often as that is asked for. What an earlier backfill has not ended yet is not doubled: it is refused.
 
     Raises:
-        UsageError: PR107, there is no such schedule, it is retired, or the range is reversed, ahead, or too long.
+        UsageError: PR107, there is no such schedule, it is retired, the range is reversed, ahead, or too long, or with
+            `rerun` some of it waits or runs as a backfill.
     """
     held, _ = yield from _hold(schema, name)
     if last > held.now:
         raise UsageError("PR107", f"--to {last.isoformat()} lies ahead; a backfill is for due times that have passed")
     dues = decide.backfill_dues(held.plan, first, last, most=MOST_BACKFILL)
     ran = (yield from store.ran(schema, held.id, dues)) if dues else frozenset()
+    if rerun and dues:
+        _refuse_open(name, (yield from store.backfilling(schema, held.id, dues)))
     number = None
     if not dry_run and (rerun or len(ran) < len(dues)):
         number = yield from store.add_backfill(
@@ -238,6 +242,13 @@ def backfill(
         act = audit.Act(by=by, act="schedule.backfill", subject=name, items=items, reason=reason, after=after)
         yield from audit.record(schema, act)
     return Backfilled(name=name, id=number, dues=dues, ran=sorted(ran))
+
+
+def _refuse_open(name: str, dues: Sequence[datetime]) -> None:
+    if dues:
+        what = f"{len(dues)} due times of that range, the first {dues[0].isoformat()},"
+        hint = f"ask again once they have ended (`postroad schedule history {name}`), or leave them out"
+        raise UsageError("PR107", f"--rerun: {what} wait or run by an earlier backfill; {hint}")
 
 
 def _hold(schema: str, name: str) -> Pipeline[tuple[Held, Mapping[str, Any]]]:

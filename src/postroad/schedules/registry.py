@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,9 @@ from zoneinfo import TZPATH
 from postroad import audit
 from postroad.errors import UsageError
 from postroad.leases import living
+from postroad.schedules import decide, store
+from postroad.schedules.held import Held, apply
+from postroad.schedules.schedule import plan_of
 from postroad.schedules.sheet import BY, Known
 from postroad.schedules.store import QUERIES
 
@@ -74,6 +78,9 @@ class _Stored:
     definition: dict[str, Any]
     tz_version: str | None
     retired: bool
+    revision: int
+    cursor: datetime
+    paused_at: datetime | None
 
 
 def presence_of(app: str, fingerprint: str) -> str:
@@ -86,7 +93,8 @@ def register(schema: str, release: Release) -> Pipeline[Registered]:
 
     Where a newer release has started and lives, nothing changes: an old process that starts again during a deploy does
     not undo it. Once the newer one is gone (a rollback) the old one is the newest again. What is not declared any more
-    is retired, with what waits of it; what an operator has paused stays paused. Repeating it changes nothing.
+    is retired, with what waits of it; what an operator has paused stays paused. What had come due by times that do not
+    hold any more is recorded, and waits for the new release's policies. Repeating it changes nothing.
 
     Raises:
         UsageError: PR104, another App in this schema has a schedule of the same name.
@@ -100,13 +108,16 @@ def register(schema: str, release: Release) -> Pipeline[Registered]:
     _refuse_foreign(release, rows)
     stored = {
         row["name"]: _Stored(
-            row["id"], row["name"], json.loads(row["definition"]), row["tz_version"], row["retired"]
+            row["id"], row["name"], json.loads(row["definition"]), row["tz_version"], row["retired"], row["revision"],
+            row["cursor"], row["paused_at"],
         )
         for row in rows
     }  # fmt: skip
+    now, _ = yield from store.begin(schema, release.app)
     ids = {name: one.id for name, one in stored.items()}
+    yield from _keep_due(schema, _leaving(release, stored), now)
     yield from _rezone(schema, release, [stored[name] for name in names if name in stored])
-    new, changed = yield from _declare(schema, release, number, stored=stored, ids=ids)
+    new, changed = yield from _declare(schema, release, number, stored=stored, ids=ids, now=now)
     retired = yield from _retire(schema, release, number, stored)
     known = {ids[one.name]: Known(one, one.plan(str(ids[one.name]))) for one in release.schedules}
     return Registered(number=number, known=known, new=len(new), changed=len(changed), retired=retired)
@@ -133,8 +144,39 @@ def _refuse_foreign(release: Release, rows: Sequence[Mapping[str, Any]]) -> None
         raise UsageError("PR104", message)
 
 
+def _leaving(release: Release, stored: Mapping[str, _Stored]) -> list[_Stored]:
+    """Those whose times do not hold any more: declared otherwise, or not at all."""
+    given = release.definitions
+    return [
+        one
+        for name, one in stored.items()
+        if not one.retired and (name not in given or _times(given[name]) != _times(one.definition))
+    ]
+
+
+def _keep_due(schema: str, leaving: Sequence[_Stored], now: datetime) -> Pipeline[None]:
+    """Record what came due by the old times and nobody has decided yet, as when nobody planned during a deploy.
+
+    It waits: its start is by the old declaration's jitter, whether it runs by the new one's policies. What waits of a
+    schedule that is retired is cancelled with the rest.
+    """
+    found = (yield from store.standing(schema, [one.id for one in leaving])) if leaving else {}
+    for one in leaving:
+        try:
+            plan = plan_of(one.definition, str(one.id))
+        except UsageError:
+            continue  # Nobody here can tell its times, which the audit keeps (`schedule.change`, or the row itself).
+        held = Held(
+            id=one.id, name=one.name, revision=one.revision, tz_version=one.tz_version, cursor=one.cursor,
+            paused_at=one.paused_at, now=now, plan=plan, found=found.get(one.id, []),
+        )  # fmt: skip
+        step = decide.arrive(plan, held.state, now)
+        if step.decisions:
+            yield from apply(schema, held, step)
+
+
 def _declare(
-    schema: str, release: Release, number: int, *, stored: Mapping[str, _Stored], ids: dict[str, UUID]
+    schema: str, release: Release, number: int, *, stored: Mapping[str, _Stored], ids: dict[str, UUID], now: datetime
 ) -> Pipeline[tuple[list[str], list[str]]]:
     """Write what is new and what has changed; the names of either."""
     given = release.definitions
@@ -145,7 +187,7 @@ def _declare(
     if written:
         texts = [json.dumps(given[name]) for name in written]
         rows = yield QUERIES.statement(
-            "declare", schema, release.app, number, release.tz_version, written, texts, moved
+            "declare", schema, release.app, number, release.tz_version, written, texts, moved, now
         )  # fmt: skip
         ids |= {row["name"]: row["id"] for row in rows}
     same = [stored[name].id for name in given if name not in written]

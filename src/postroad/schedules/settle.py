@@ -13,10 +13,11 @@ from postroad import audit
 from postroad.schedules import decide, store
 from postroad.schedules.held import Held, apply
 from postroad.schedules.planner import fenced
-from postroad.schedules.policy import Act, Kind, Occurrence, Outcome, Overlap, Reason, State
-from postroad.schedules.sheet import BY
+from postroad.schedules.policy import Act, Decision, Kind, Occurrence, Outcome, Overlap, Reason, State
+from postroad.schedules.sheet import BY, summary
 from postroad.schedules.timing import dues
-from postroad.signals.catalog import OccurrenceEnded, SchedulePaused
+from postroad.signals.catalog import OccurrenceEnded, OccurrencesPassed, SchedulePaused
+from postroad.work.planned import TOO_LATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ PACE: Final = 10
 _OPEN: Final = 10
 _INSTANT: Final = timedelta(microseconds=1)
 _FAILED: Final = "a run failed"
+_MISSED: Final = "missed"
 _GONE: Final = "its row of work is gone"
 _ENDS: Final = {"handled": Outcome.SUCCEEDED, "dropped": Outcome.SUCCEEDED, "cancelled": Outcome.CANCELLED}
 _STATES: Final = {
@@ -52,9 +54,10 @@ class Settled:
 def settle(schema: str, office: Office, *, now: datetime | None = None, limit: int = BATCH) -> Pipeline[Settled]:
     """Note how up to `limit` runs of the App ended; run it in a transaction.
 
-    What has no row of work any more is over: finished, or failed where it lies in quarantine. A schedule that asks for
-    it is paused after a failure. One that somebody holds is left to the next time. What was queued behind a run is
-    looked at by the next tick. `now` is the database's time unless it is given.
+    What has no row of work any more is over: finished, or failed where it lies in quarantine; or missed, where no
+    worker was free before its start deadline. A schedule that asks for it is paused after a failure. One that somebody
+    holds is left to the next time. What was queued behind a run is looked at by the next tick. `now` is the database's
+    time unless it is given.
 
     Raises:
         LeaseLost: PR401, the lease is another's by now: roll back.
@@ -70,11 +73,12 @@ def settle(schema: str, office: Office, *, now: datetime | None = None, limit: i
     failures = {number: row["failures"] for number, row in rows.items()}
     paused: dict[UUID, int] = {}
     for one in found:
-        outcome, reason = _outcome(one)
-        state = _STATES[outcome]
+        outcome, state, reason = _end(one)
         ends.append((one.id, state, reason, one.ended_at))
         failures[one.schedule] = _counted(failures[one.schedule], outcome)
-        told.append(_signal(rows[one.schedule]["name"], one, _RESULTS[state]))
+        told.append(_signal(rows[one.schedule]["name"], one, state))
+        if state == _MISSED:
+            yield from audit.record(schema, _missed(rows[one.schedule]["name"], one))
         if _pauses(office, rows[one.schedule], one, outcome):
             paused[one.schedule] = failures[one.schedule]
     yield from store.end(schema, ends)
@@ -82,6 +86,20 @@ def settle(schema: str, office: Office, *, now: datetime | None = None, limit: i
     for number, count in paused.items():
         told.append((yield from _pause(schema, office, rows[number], failures=count, given=now)))
     return Settled(count=len(found), told=told)
+
+
+def _end(one: Over) -> tuple[Outcome, str, str | None]:
+    """How it ended: for the policy, for the table, and why. What no worker began in time has been missed."""
+    if one.outcome == Outcome.CANCELLED and one.reason == TOO_LATE:
+        return Outcome.CANCELLED, _MISSED, str(Reason.START_WITHIN)
+    outcome, reason = _outcome(one)
+    return outcome, _STATES[outcome], reason
+
+
+def _missed(name: str, one: Over) -> audit.Act:
+    """It was decided to start, and has been missed after all: the row of the audit tells of the later decision."""
+    due = one.occurrence.due
+    return summary(name, Decision(act=Act.MISS, reason=Reason.START_WITHIN, first=due, last=due))
 
 
 def _outcome(one: Over) -> tuple[Outcome, str | None]:
@@ -105,9 +123,11 @@ def _counted(before: int, outcome: Outcome) -> int:
             return before + 1
 
 
-def _signal(name: str, one: Over, result: str) -> OccurrenceEnded:
+def _signal(name: str, one: Over, state: str) -> Signal:
+    if state == _MISSED:
+        return OccurrencesPassed(name, state, str(Reason.START_WITHIN), 1)
     delays = () if one.began is None else ((one.began - one.occurrence.starts_at).total_seconds(),)
-    return OccurrenceEnded(name, result, one.ended_at.timestamp(), delays)
+    return OccurrenceEnded(name, _RESULTS[state], one.ended_at.timestamp(), delays)
 
 
 def _pauses(office: Office, row: Mapping[str, Any], one: Over, outcome: Outcome) -> bool:
@@ -160,8 +180,13 @@ def _go_on(schema: str, office: Office, row: Mapping[str, Any], pace: int) -> Pi
     plan = office.known[row["schedule"]].plan
     after = row["cursor"] or row["from_at"] - _INSTANT
     found = list(islice(dues(plan.timing, plan.zone, after=after, until=row["to_at"]), pace))
-    ran = (yield from store.ran(schema, row["schedule"], found)) if found and not row["rerun"] else frozenset()
     now, _ = yield from store.begin(schema, office.app)
+    by = store.Written(office.lease.token, office.tz_version, now)
+    again, ran = 0, frozenset[datetime]()
+    if found and row["rerun"]:
+        again = yield from _again(schema, row, found, by)
+    elif found:
+        ran = yield from store.ran(schema, row["schedule"], found)
     new = [
         store.New(
             schedule=row["schedule"], state="pending", reason=None, revision=row["revision"],
@@ -172,12 +197,23 @@ def _go_on(schema: str, office: Office, row: Mapping[str, Any], pace: int) -> Pi
         for due in found
         if due not in ran
     ]  # fmt: skip
-    by = store.Written(office.lease.token, office.tz_version, now)
-    added = yield from store.add(schema, new, by)
+    planned = again + len((yield from store.add(schema, new, by)))
     yield from store.go_on(
-        schema, row["id"], cursor=found[-1] if found else row["to_at"], planned=len(added),
-        passed=len(found) - len(added), done=len(found) < pace,
+        schema, row["id"], cursor=found[-1] if found else row["to_at"], planned=planned,
+        passed=len(found) - planned, done=len(found) < pace,
     )  # fmt: skip
-    if added:
+    if planned:
         yield from store.look_now(schema, row["schedule"])
-    return len(added)
+    return planned
+
+
+def _again(schema: str, row: Mapping[str, Any], dues: Sequence[datetime], by: store.Written) -> Pipeline[int]:
+    """Have the rows of earlier backfills that ended run once more; what they came to is kept in the audit. How many."""
+    before = yield from store.again(schema, row, dues, by)
+    if before:
+        act = audit.Act(
+            by=row["by"], act="schedule.rerun", subject=row["name"], items=len(before), reason=row["reason"],
+            before={"runs": before}, after={"backfill": row["id"]},
+        )  # fmt: skip
+        yield from audit.record(schema, act)
+    return len(before)

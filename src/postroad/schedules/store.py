@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -108,7 +109,7 @@ def key_of(schedule: UUID, occurrence: Occurrence) -> str:
         case Kind.MANUAL:
             return f"{PREFIX}:{schedule}:manual:{occurrence.request}"
         case Kind.BACKFILL:
-            return f"{PREFIX}:{schedule}:backfill:{at}"
+            return f"{PREFIX}:{schedule}:backfill:{occurrence.request}:{at}"
 
 
 def schedule_of(key: str | None) -> UUID | None:
@@ -279,6 +280,25 @@ def ran(schema: str, schedule: UUID, dues: Sequence[datetime]) -> Pipeline[froze
     """Which of `dues` have an occurrence already, scheduled or of a backfill."""
     rows = yield QUERIES.statement("ran", schema, schedule, list(dues))
     return frozenset(row["due"] for row in rows)
+
+
+def backfilling(schema: str, schedule: UUID, dues: Sequence[datetime]) -> Pipeline[list[datetime]]:
+    """Which of `dues` an earlier backfill has waiting or running, in order."""
+    rows = yield QUERIES.statement("backfilling", schema, schedule, list(dues))
+    return [row["due"] for row in rows]
+
+
+def again(
+    schema: str, backfill: Mapping[str, Any], dues: Sequence[datetime], by: Written
+) -> Pipeline[list[dict[str, Any]]]:  # fmt: skip
+    """Have those of `dues` wait anew that earlier backfills have run, under new keys; what was kept of each."""
+    schedule, number = backfill["schedule"], str(backfill["id"])
+    keys = [key_of(schedule, Occurrence(due=due, kind=Kind.BACKFILL, request=number, starts_at=by.now)) for due in dues]
+    rows = yield QUERIES.statement(
+        "again", schema, schedule, list(dues), keys, number, by.now, backfill["overlap"], backfill["revision"],
+        by.tz_version, by.token,
+    )  # fmt: skip
+    return [json.loads(row["before"]) for row in rows]
 
 
 def go_on(

@@ -23,7 +23,8 @@ SET number = excluded.number, started_at = clock_timestamp();
 
 -- name: standing
 -- The schedules that an App has declared, and those of others that have one of the names $2.
-SELECT id, name, app, definition::text AS definition, tz_version, retired_at IS NOT NULL AS retired
+SELECT id, name, app, definition::text AS definition, tz_version, retired_at IS NOT NULL AS retired, revision, cursor,
+    paused_at
 FROM {schema}.schedule
 WHERE app = $1 OR name = ANY ($2::text[])
 ORDER BY id
@@ -31,14 +32,14 @@ FOR UPDATE;
 
 -- name: declare
 -- Puts schedules in as they are declared, new ones and changed ones; a pause stays. Of those whose times are new, $6,
--- nothing is due before now.
+-- nothing is due before $7, which is now.
 INSERT INTO {schema}.schedule AS standing (name, app, definition, release, tz_version, cursor, next_at)
-SELECT given.name, $1, given.definition::jsonb, $2, $3, clock_timestamp(), 'epoch'
+SELECT given.name, $1, given.definition::jsonb, $2, $3, $7, 'epoch'
 FROM unnest($4::text[], $5::text[]) AS given (name, definition)
 ON CONFLICT (name) DO UPDATE
 SET app = excluded.app, definition = excluded.definition, release = excluded.release, tz_version = excluded.tz_version,
     revision = standing.revision + 1, retired_at = NULL, changed_at = clock_timestamp(), next_at = 'epoch',
-    cursor = CASE WHEN standing.name = ANY ($6::text[]) THEN greatest(standing.cursor, clock_timestamp())
+    cursor = CASE WHEN standing.name = ANY ($6::text[]) THEN greatest(standing.cursor, $7)
         ELSE standing.cursor END
 RETURNING id, name;
 
@@ -186,9 +187,10 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED;
 
 -- name: end
--- How started occurrences ended.
+-- How started occurrences ended; one that was missed after all has not started.
 UPDATE {schema}.occurrence AS one
-SET state = given.state, reason = given.reason, ended_at = given.ended_at
+SET state = given.state, reason = given.reason, ended_at = given.ended_at,
+    started_at = CASE WHEN given.state <> 'missed' THEN one.started_at END
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[]) AS given (id, state, reason, ended_at)
 WHERE one.id = given.id;
 
@@ -237,7 +239,7 @@ RETURNING id;
 -- name: backfills
 -- Backfills that are not done, oldest first, each with its schedule; locked until the transaction ends.
 SELECT one.id, one.schedule, schedule.name, schedule.revision, one.from_at, one.to_at, one.cursor, one.overlap,
-    one.rerun, (SELECT count(*) FROM {schema}.occurrence AS waits
+    one.rerun, one.by, one.reason, (SELECT count(*) FROM {schema}.occurrence AS waits
         WHERE waits.schedule = one.schedule AND waits.state IN ('pending', 'queued')) AS waiting
 FROM {schema}.schedule_backfill AS one
 JOIN {schema}.schedule ON schedule.id = one.schedule
@@ -258,6 +260,33 @@ WHERE id = $1;
 SELECT DISTINCT due
 FROM {schema}.occurrence
 WHERE schedule = $1 AND due = ANY ($2::timestamptz[]) AND kind <> 'manual';
+
+-- name: backfilling
+-- Which of these times of a schedule a backfill has waiting or running.
+SELECT one.due
+FROM {schema}.occurrence AS one
+WHERE one.schedule = $1 AND one.due = ANY ($2::timestamptz[]) AND one.kind = 'backfill'
+    AND (one.state IN ('pending', 'queued')
+        OR one.state = 'started' AND EXISTS (SELECT FROM {schema}.work WHERE work.id = one.work_id))
+ORDER BY one.due;
+
+-- name: again
+-- Those of these times that earlier backfills have run wait anew, each under its new key; what was there of each before.
+WITH before AS MATERIALIZED (
+    SELECT id, due, key, request, state, reason, started_at, ended_at, work_id
+    FROM {schema}.occurrence
+    WHERE schedule = $1 AND due = ANY ($2::timestamptz[]) AND kind = 'backfill'
+        AND state NOT IN ('pending', 'queued', 'started')
+    FOR UPDATE
+)
+UPDATE {schema}.occurrence AS one
+SET state = 'pending', reason = NULL, request = $4, key = given.key, start_at = $5, overlap = $6, revision = $7,
+    tz_version = $8, token = $9, queue = NULL, work_id = NULL, created_at = clock_timestamp(), started_at = NULL,
+    ended_at = NULL
+FROM before
+JOIN unnest($2::timestamptz[], $3::text[]) AS given (due, key) ON given.due = before.due
+WHERE one.id = before.id
+RETURNING (to_jsonb(before) - 'id')::text AS before;
 
 -- name: expire
 -- Deletes a batch of occurrences that ended long ago; those up to its cursor a schedule never makes again.

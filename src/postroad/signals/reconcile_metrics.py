@@ -44,7 +44,7 @@ class ReconcileMetrics:
         )
         self._lag = Gauge(
             "postroad_projection_lag_seconds",
-            "From an occurrence until it was handled, the longest of the latest batch.",
+            "From an occurrence until it was handled, of the first in the latest batch.",
             ["projection"],
             registry=into,
         )

@@ -35,7 +35,10 @@ _NEVER_RAN: Final = frozenset({"PR501", "PR502", "PR503", "PR504", "PR505", "PR5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A delivery or job that failed: `became` delayed or quarantined. `error` is what the author's code raised."""
+    """A delivery or job that failed: `became` delayed or quarantined; or a schedule's run that was not started.
+
+    `error` is what the author's code raised.
+    """
 
     name: str
     became: str
@@ -103,10 +106,15 @@ class Journal:
             self._keep(signal)
         self._loop.call_soon_threadsafe(self.news.set)
 
+    def tell(self, failure: Failure) -> None:
+        """Keep a failure that no signal tells of."""
+        with self._lock:
+            self._failures.append(failure)
+
     def _keep(self, signal: Signal) -> None:
         match signal:
             case DeliverySettled():
-                self.settled.append((signal.consumer, signal.result))
+                self.settled += [(signal.consumer, signal.result)] * signal.count
             case DeliveryDelayed() | JobDelayed() if signal.error_type.rpartition(".")[2] != _ASKED_FOR:
                 after = f"delayed by {signal.delay_seconds:.3g} s"
                 self._fail(signal, after, error_type=signal.error_type, code="")

@@ -77,7 +77,36 @@ UPDATE {schema}.quarantine
 SET quarantined_at = quarantined_at - $1::interval
 WHERE resolved_at IS NULL;
 
+-- name: planned
+-- How far the schedules of the App $1 have come.
+SELECT max(cursor) AS cursor
+FROM {schema}.schedule
+WHERE app = $1 AND retired_at IS NULL;
+
+-- name: next_planned
+-- When there is something to do with a schedule of the App $1, by $2 at the latest; 'epoch' stands for at once.
+SELECT min(next_at) AS at
+FROM {schema}.schedule
+WHERE app = $1 AND next_at <= $2;
+
+-- name: asked_now
+-- What was asked for by hand starts at $2: the schedules' time does not run, the clock by which it was asked for does.
+UPDATE {schema}.occurrence AS one
+SET start_at = $2
+FROM {schema}.schedule
+WHERE schedule.id = one.schedule AND schedule.app = $1 AND one.kind <> 'scheduled' AND one.state = 'pending'
+    AND one.start_at > $2;
+
+-- name: not_started
+-- Occurrences of the App $1 whose job could not be enqueued, and why.
+SELECT schedule.name, one.reason
+FROM {schema}.occurrence AS one
+JOIN {schema}.schedule ON schedule.id = one.schedule
+WHERE schedule.app = $1 AND one.state = 'started' AND one.work_id IS NULL AND one.reason IS NOT NULL
+ORDER BY one.id;
+
 -- name: clear
 -- Empties what tests leave behind; migrations, leases and the installation's identity stay.
 TRUNCATE {schema}.event, {schema}.outbox, {schema}.work, {schema}.inbox, {schema}.starts, {schema}.order_guard,
-    {schema}.quarantine, {schema}.finished, {schema}.queue, {schema}.subscription;
+    {schema}.quarantine, {schema}.finished, {schema}.queue, {schema}.subscription, {schema}.schedule,
+    {schema}.occurrence, {schema}.schedule_backfill, {schema}.schedule_release;

@@ -19,6 +19,7 @@ from postroad.sql.asyncpg import AsyncpgHand
 from postroad.testing import ledger
 from postroad.testing.ledger import QUERIES, OpenJob, Published, Quarantined
 from postroad.testing.letters import letter
+from postroad.testing.timetable import Timetable
 from postroad.testing.trial import WITHIN, Trial, connected
 from postroad.work.job import job_of
 
@@ -65,6 +66,7 @@ class Road:
         self.url = url
         self.schema = default_schema()
         self._lifespan = None if resources is None else _lent(as_yielded(resources))
+        self._timetable = Timetable(app, self.schema)
 
     @override
     def __repr__(self) -> str:
@@ -124,6 +126,9 @@ class Road:
         What handlers publish and enqueue meanwhile is run too. What is due later stays (see `advance`), and so does
         what failed: its retry waits for its full delay. With `raises` the errors come out at the end.
 
+        The App's schedules are planned, too, up to where `advance` has brought their time: one moment after the other,
+        and what starts is run before the next.
+
         Raises:
             Exception: what a consumer or job raised, if its delivery was put off or quarantined for it, with a note
                 that says so; several as an `ExceptionGroup`. Not with ``raises=False``.
@@ -134,6 +139,7 @@ class Road:
         if not (declared.consumers or declared.jobs):
             raise UsageError("PR107", f"drain: {self.app!r} has neither consumers nor jobs, so that nothing would run")
         trial = self._trial()
+        trial.timetable = self._timetable
         await trial.drain(within=within)
         return self._told(trial, raises=raises)
 
@@ -177,10 +183,14 @@ class Road:
     async def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:  # fmt: skip
-        """Let that much time pass for whatever waits: jobs with ``run_at``, retries, refused events.
+        """Let that much time pass for whatever waits: jobs with ``run_at``, retries, refused events, schedules.
 
         No clock moves: `now()`, in the database as in Python, says what it said. The times of the rows that wait are
         moved back instead, those by which a retry budget's age is measured too. Nothing runs; `drain` afterwards.
+
+        The App's schedules have a time of their own, which begins when this road first declares them (at the first
+        `advance` or `drain`), stands between calls, and goes ahead of the clock by this much: each due time comes once,
+        and a job's ``run.due`` may lie ahead of `now()`.
 
         Raises:
             UsageError: the time is not positive.
@@ -189,11 +199,17 @@ class Road:
         if by <= timedelta(0):
             raise UsageError("PR107", "advance: time only passes; give a positive minutes=, or hours=, days=, seconds=")
         await self._read(ledger.advance(self.schema, by))
+        connection = await connected(self.url)
+        try:
+            await self._timetable.advance(AsyncpgHand(connection), by)
+        finally:
+            await connection.close()
 
     async def clear(self) -> None:
         """Empty Postroad's tables, for tests that share a database; the author's own tables are the author's."""
         async with self.transaction() as connection:
             await AsyncpgHand(connection).fetch(QUERIES.statement("clear", self.schema))
+        self._timetable = Timetable(self.app, self.schema)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

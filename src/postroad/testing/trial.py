@@ -15,7 +15,7 @@ from postroad.runtime.settings import POSTGRES, Role, Settings, TopologyMode
 from postroad.signals.logs import LogSink
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.sql.manager import connect
-from postroad.testing.journal import Journal
+from postroad.testing.journal import Failure, Journal
 from postroad.testing.ledger import QUERIES
 from postroad.transport.postgres.store import deliveries_of, send
 from postroad.work.settings import WorkSettings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postroad.runtime.app import App
     from postroad.runtime.declarations import Declarations
     from postroad.runtime.resources import Lifespan
+    from postroad.testing.timetable import Timetable
     from postroad.transport.base import Outgoing
 
 ELSEWHERE: Final = "postroad-testing.elsewhere"
@@ -66,6 +67,8 @@ class Trial:
     lifespan: Lifespan | None = None
     consumer: Consumer[Any] | None = None
     """Run this one alone, and dispatch nothing."""
+    timetable: Timetable | None = None
+    """The App's schedules, where they are to be planned."""
     journal: Journal = field(init=False)
     _hand: AsyncpgHand = field(init=False)
     _began: datetime = field(init=False)
@@ -78,7 +81,9 @@ class Trial:
             UsageError: see `_quiet`; or nobody will ever run what waits.
         """
         async with self._looking():
-            if await self._waiting():
+            if self.timetable is not None:
+                await self.timetable.begin(self._hand)
+            if await self._left():
                 async with self._running():
                     await self._quiet(within=within)
                 await self._hand.fetch(QUERIES.statement("forget", self.schema, deliveries_of(ELSEWHERE)))
@@ -128,7 +133,7 @@ class Trial:
             UsageError: a dependency is away.
         """
         deadline = asyncio.get_running_loop().time() + within.total_seconds()
-        while left := await self._waiting():
+        while left := await self._left():
             if self.journal.away is not None:
                 raise UsageError("PR107", f"drain: {self.journal.away}; make it answer, or give the road a fake of it")
             if asyncio.get_running_loop().time() > deadline:
@@ -172,6 +177,18 @@ class Trial:
         consumed = {item.type for consumer in declared.consumers for item in consumer.subscriptions}
         types = {event.type for producer in declared.producers for event in producer.events} - consumed
         await self._hand.fetch(QUERIES.statement("listen", self.schema, ELSEWHERE, sorted(types)))
+
+    async def _left(self) -> dict[str, int]:
+        """What waits; where nothing does, the schedules go on to what starts next."""
+        left = await self._waiting()
+        while not left and self.timetable is not None:
+            broken = await self.timetable.plan(self._hand)
+            for one in broken:
+                self.journal.tell(Failure(name=one["name"], became="not started", code="", reason=one["reason"]))
+            left = await self._waiting()
+            if not broken:
+                break
+        return left
 
     async def _waiting(self) -> dict[str, int]:
         staged = bool(self.declared.producers)

@@ -47,7 +47,7 @@ class DriftRepaired(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ProjectionLag(Signal):
-    """A batch of deliveries was handled; the longest time from an occurrence to that, in seconds."""
+    """A batch of deliveries was handled; the time from the occurrence of its first to that, in seconds."""
 
     consumer: str
     seconds: float
