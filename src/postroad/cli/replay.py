@@ -10,7 +10,7 @@ import typer
 
 from postroad.cli import show
 from postroad.cli.moments import HELP, moment
-from postroad.cli.quarantine import By, DryRun, Yes, _rate, who
+from postroad.cli.quarantine import By, DryRun, Yes, per_second, who
 from postroad.errors import UsageError
 from postroad.runtime.exits import Exit
 
@@ -87,8 +87,8 @@ def start(
     if (to is None) == (not to_all):
         raise UsageError("PR107", "say who gets them: --to CONSUMER, or --to-all")
     _start(
-        chosen, to, rate=_rate(rate), reason=reason, hold=hold, follow=follow, dry_run=dry_run, yes=yes, by=who(by),
-        as_json=json, inbox=(consumer_database, consumer_schema),
+        chosen, to, rate=per_second(rate), reason=reason, hold=hold, follow=follow, dry_run=dry_run, yes=yes,
+        by=who(by), as_json=json, inbox=(consumer_database, consumer_schema),
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def resume(
     from postroad.runtime import operations, replay_acts
 
     done = replay_acts.resume(
-        operations.database_settings(), number, by=who(by), rate=_rate(rate), reason=reason
+        operations.database_settings(), number, by=who(by), rate=per_second(rate), reason=reason
     )  # fmt: skip
     _tell(asyncio.run(done), as_json=json)
 

@@ -1,4 +1,4 @@
-"""What an operator may do with replays: count, start, watch, stop and resume them, and have a consumer run one again."""
+"""What an operator may do with replays: count, start, watch, stop and resume one, and let a consumer run it again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def narrowed(settings: Settings, chosen: Chosen, target: str | None) -> Ch
     if known is None:
         if chosen.types is None:
             message = (
-                f"nobody here knows what consumer {target!r} subscribes to; give --type, or POSTROAD_MANAGEMENT_URL"
+                f"what consumer {target!r} subscribes to is not known here; give --type, or POSTROAD_MANAGEMENT_URL"
             )
             raise UsageError("PR107", message)
         return chosen
@@ -117,7 +117,7 @@ async def preview(
     async with _hand(settings) as hand:
         chosen, found = await drive(_counted(settings.schema, chosen), hand)
         dropped = [] if chosen.ids else await drive(store.dropped(settings.schema, chosen), hand)
-        known = None if target is None else await _known(settings, hand, chosen, target, inbox)
+        known = None if target is None else await _known(settings, hand, chosen, consumer=target, inbox=inbox)
     oldest = min((one.oldest for one in found), default=None)
     age = 0.0 if oldest is None else max(0.0, (SYSTEM_CLOCK.now() - oldest).total_seconds())
     return Preview(
@@ -210,7 +210,7 @@ async def rehandle(
     handled or ignored already. With each of those events its mark goes, and the guard of its key is set back.
 
     Raises:
-        UsageError: PR107, the reason is no line; PR115, `given` names no replay, or the consumer is not of this database.
+        UsageError: PR107, the reason is no line; PR115, `given` names no replay, or the consumer is not known here.
     """
     check_reason(reason)
     async with connected(settings) as connection:
@@ -221,7 +221,8 @@ async def rehandle(
             raise UsageError("PR115", f"this database has no mark of consumer {consumer!r}; run it where its inbox is")
         handled = None
         if chosen is not None:
-            handled, _ = await _known_to(settings.schema, hand, chosen, settings.schema, hand, consumer)
+            here = _Asked(settings.schema, hand)
+            handled, _ = await _marked(here, chosen, consumer, by=here)
         if dry_run:
             return Rehandled(identity, consumer, handled, new=False)
         async with connection.transaction():
@@ -310,26 +311,33 @@ async def _subscribed(settings: Settings, consumer: str) -> frozenset[str] | Non
     return frozenset(name for name in types if replay_exchange(owner_of(name)) in ways)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A database that is asked: its schema, and a hand in it."""
+
+    schema: str
+    hand: AsyncpgHand
+
+
 async def _known(
-    settings: Settings, hand: AsyncpgHand, chosen: Chosen, consumer: str, inbox: Inbox | None
+    settings: Settings, hand: AsyncpgHand, chosen: Chosen, *, consumer: str, inbox: Inbox | None
 ) -> tuple[int, int] | None:  # fmt: skip
+    here = _Asked(settings.schema, hand)
     if inbox is not None:
         async with _hand(replace(settings, database_url=inbox.url, schema=inbox.schema)) as theirs:
-            return await _known_to(settings.schema, hand, chosen, inbox.schema, theirs, consumer)
+            return await _marked(here, chosen, consumer, by=_Asked(inbox.schema, theirs))
     if not is_postgres(settings.broker_url) and not await drive(marks.lives(settings.schema, consumer), hand):
         return None
-    return await _known_to(settings.schema, hand, chosen, settings.schema, hand, consumer)
+    return await _marked(here, chosen, consumer, by=here)
 
 
-async def _known_to(
-    schema: str, hand: AsyncpgHand, chosen: Chosen, their_schema: str, theirs: AsyncpgHand, consumer: str
-) -> tuple[int, int]:  # fmt: skip
-    """How many of what is `chosen` a consumer has marks of, and how many of the rest are older than it remembers."""
+async def _marked(log: _Asked, chosen: Chosen, consumer: str, *, by: _Asked) -> tuple[int, int]:
+    """How many of what is `chosen` in the `log` the inbox has marks of, and how many others it no longer remembers."""
     handled, past, after = 0, 0, 0
-    while rows := await drive(store.ids(schema, chosen, after=after, limit=_PAGE), hand):
+    while rows := await drive(store.ids(log.schema, chosen, after=after, limit=_PAGE), log.hand):
         after = rows[-1]["seq"]
         pairs = [(row["id"], row["recorded"]) for row in rows]
-        known, old = await drive(marks.known(their_schema, consumer, pairs), theirs)
+        known, old = await drive(marks.known(by.schema, consumer, pairs), by.hand)
         handled, past = handled + known, past + old
     return handled, past
 
