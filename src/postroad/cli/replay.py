@@ -208,7 +208,8 @@ def _start(
     settings = operations.bound_settings()
     where = None if inbox[0] is None else replay_acts.Inbox(inbox[0], inbox[1])
     chosen, found = asyncio.run(_previewed(settings, chosen, to, where))
-    _preview(found, to, dry_run=dry_run, as_json=as_json)
+    if found.count or dry_run:
+        _preview(found, to, dry_run=dry_run, as_json=as_json)
     if dry_run:
         return
     if found.count and not yes:
