@@ -1,4 +1,4 @@
-"""What a consumer runs again of a replay although it has handled it: the tables ``rehandle`` and ``rehandled``."""
+"""What a consumer runs again of a replay although it has handled it: the table ``rehandle``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Begun:
 
 
 def allow(schema: str, consumer: str, replay: UUID, *, by: str, reason: str) -> Pipeline[bool]:
-    """Let `consumer` run the events of `replay` again, each once; whether it was not so before."""
+    """Let `consumer` run again what it has handled until now of `replay`, each once; whether it was not so before."""
     return bool((yield QUERIES.statement("allow", schema, consumer, replay, by, reason)))
 
 
@@ -39,8 +39,8 @@ def begin(schema: str, consumer: str, message: UUID, *, replay: UUID, key: str |
     """Begin `message` anew where its consumer's owner lets this `replay` run again: once, however often it comes.
 
     Commit it before the message runs: it is then like one that was never handled. A crash after it leaves it so, until
-    it is delivered again. The guard of its `key` is set back once, by the first event of that key: what is newer and
-    runs meanwhile keeps its place.
+    it is delivered again. What was handled, and moved the guard of its `key`, after that was said, stays as it is: so a
+    copy finds a mark.
     """
     (row,) = yield QUERIES.statement("begin", schema, consumer, message, replay, key)
     return Begun(row["allowed"], row["anew"])

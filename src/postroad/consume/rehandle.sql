@@ -1,37 +1,32 @@
 -- name: allow
--- Lets consumer $1 run the events of replay $2 again; what stands already stays as it was.
+-- Lets consumer $1 run again what it has handled until now, where it comes with replay $2; what stands stays as it was.
 INSERT INTO {schema}.rehandle (consumer, replay, by, reason)
 VALUES ($1, $2, $3, $4)
 ON CONFLICT DO NOTHING
 RETURNING replay;
 
 -- name: begin
--- Begins message $2 of consumer $1 anew, once for the replay $3, where its owner has asked for that: its mark goes, but
--- for one that an open row owns, and the guard of its key $4 is set back, once for the replay. `allowed` says whether
--- it may run whatever its age: no mark that was set since can have expired. It never waits for another process; while
--- one has the message open nothing is begun.
+-- Begins message $2 of consumer $1 anew where its owner lets the replay $3 run again: the mark that stood when that was
+-- said goes, but for one that an open row owns, and so does what the guard of its key $4 said then. `allowed` says
+-- whether it may run whatever its age: no mark that was set since can have expired. It never waits for another process;
+-- while one has the message open its mark stays.
 WITH allowed AS MATERIALIZED (
-    SELECT at > coalesce((SELECT low_water FROM {schema}.inbox_mark WHERE consumer = $1), '-infinity') AS young
+    SELECT at, at > coalesce((SELECT low_water FROM {schema}.inbox_mark WHERE consumer = $1), '-infinity') AS young
     FROM {schema}.rehandle
     WHERE consumer = $1 AND replay = $3
 ), locked AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2::uuid::text, 0)) AS had
+    SELECT at, pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2::uuid::text, 0)) AS had
     FROM allowed
-), begun AS (
-    INSERT INTO {schema}.rehandled (consumer, replay, message_key)
-    SELECT $1, $3, $2
-    FROM locked
-    WHERE had
-    ON CONFLICT DO NOTHING
-    RETURNING message_key
 ), forgotten AS (
     DELETE FROM {schema}.inbox
-    WHERE consumer = $1 AND message_key = $2 AND outcome IN ('handled', 'dropped') AND EXISTS (SELECT FROM begun)
+    USING locked
+    WHERE consumer = $1 AND message_key = $2 AND outcome IN ('handled', 'dropped') AND had AND inbox.at < locked.at
     RETURNING message_key
 ), set_back AS (
     UPDATE {schema}.order_guard
-    SET sequence = -1, replay = $3
-    WHERE consumer = $1 AND key = $4 AND replay IS DISTINCT FROM $3 AND EXISTS (SELECT FROM begun)
+    SET sequence = -1
+    FROM allowed
+    WHERE consumer = $1 AND key = $4 AND order_guard.at < allowed.at
 )
 SELECT coalesce((SELECT young FROM allowed), false) AS allowed, EXISTS (SELECT FROM forgotten) AS anew;
 

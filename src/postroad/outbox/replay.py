@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-_CHOSEN: Final = """($1::uuid[] IS NULL OR id = ANY ($1)) AND ($2::text[] IS NULL OR type = ANY ($2))
+CHOSEN: Final = """($1::uuid[] IS NULL OR id = ANY ($1)) AND ($2::text[] IS NULL OR type = ANY ($2))
     AND ($3::integer[] IS NULL OR version = ANY ($3)) AND ($4::text[] IS NULL OR key = ANY ($4))
     AND ($5::text IS NULL OR correlation = $5)
     AND recorded >= coalesce($6::timestamptz, '-infinity') AND recorded < coalesce($7::timestamptz, 'infinity')
     AND ($8::timestamptz IS NULL OR occurred >= $8) AND ($9::timestamptz IS NULL OR occurred < $9)"""
 
 QUERIES: Final = Queries(
-    files("postroad.outbox").joinpath("replay.sql").read_text("utf-8").replace("{chosen}", _CHOSEN),
+    files("postroad.outbox").joinpath("replay.sql").read_text("utf-8").replace("{chosen}", CHOSEN),
     source="postroad.outbox/replay.sql",
 )
 

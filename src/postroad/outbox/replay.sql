@@ -91,10 +91,10 @@ ORDER BY given.ordinality
 ON CONFLICT (seq, target) WHERE target IS NOT NULL DO NOTHING;
 
 -- name: move
--- Moves a replay on, and ends it where $5 says so.
+-- Moves a replay on, and ends it where $5 says so: the keys that were asked for, which may be persons', are forgotten.
 UPDATE {schema}.replay
 SET cursor = $2, sent = sent + $3, redacted = redacted + $4, changed_at = clock_timestamp(),
-    state = CASE WHEN $5 THEN 'done' ELSE state END, keeps_until = CASE WHEN $5 THEN now() ELSE keeps_until END
+    state = CASE WHEN $5 THEN 'done' ELSE state END, chosen = CASE WHEN $5 THEN chosen - 'keys' ELSE chosen END, keeps_until = CASE WHEN $5 THEN now() ELSE keeps_until END
 WHERE number = $1;
 
 -- name: look

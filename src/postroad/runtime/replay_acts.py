@@ -203,11 +203,12 @@ async def resume(
 async def rehandle(
     settings: Settings, given: str, *, consumer: str, by: str, reason: str, dry_run: bool = False
 ) -> Rehandled:  # fmt: skip
-    """Let `consumer` run the events of a replay again although it has handled them, as `by`; each once.
+    """Let `consumer` run the events of a replay again that it has handled until now, as `by`; each once.
 
     It is an act on the consumer's database: `given` is the replay's id, which its deliveries carry, or its number where
     the replay is of this very database. Do it before the replay is sent (`start(held=True)`): what came before is
-    handled or ignored already. With each of those events its mark goes, and the guard of its key is set back.
+    handled or ignored already. With each of those events the mark of that time goes, and what the guard of its key said
+    then. What the consumer handles from now on counts, whichever way it comes.
 
     Raises:
         UsageError: PR107, the reason is no line; PR115, `given` names no replay, or the consumer is not known here.

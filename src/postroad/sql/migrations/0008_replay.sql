@@ -29,7 +29,7 @@ CREATE INDEX replay_running ON {schema}.replay (number) WHERE state = 'running';
 ALTER TABLE {schema}.outbox ADD COLUMN replay uuid;
 CREATE INDEX outbox_replay ON {schema}.outbox (replay) WHERE replay IS NOT NULL;
 
--- What a consumer runs again of a replay although it has handled it, and what it has begun anew because of that.
+-- What a consumer runs again of a replay, although it had handled it `at` that time.
 CREATE TABLE {schema}.rehandle (
     consumer text        NOT NULL,
     replay   uuid        NOT NULL,
@@ -38,16 +38,6 @@ CREATE TABLE {schema}.rehandle (
     at       timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, replay)
 );
-CREATE TABLE {schema}.rehandled (
-    consumer    text NOT NULL,
-    replay      uuid NOT NULL,
-    message_key uuid NOT NULL,
-    PRIMARY KEY (consumer, replay, message_key),
-    FOREIGN KEY (consumer, replay) REFERENCES {schema}.rehandle ON DELETE CASCADE
-);
-
--- The replay for which the guard of a key was last set back.
-ALTER TABLE {schema}.order_guard ADD COLUMN replay uuid;
 
 -- What needs the day of the log, of events kept for `days`, that is the partition `leaf`: 'outbox', 'quarantine', 'replay',
 -- or NULL. It is STABLE, so that all is seen in one snapshot: events go from one of the three to another.
