@@ -117,7 +117,8 @@ def test_what_cannot_be_is_one_line(table: Table) -> None:
         table.refused(*words, said=(said,))
     table.work(*DO)
     table.refused("replay", "resume", "1", said=("replay 1 is running: there is nothing to resume", "PR115"))
-    one_line(postroad(*ALL, "--reason", "r", **table.given), Exit.USAGE, "--yes")
+    asked = postroad(*ALL, "--reason", "r", **table.given)
+    assert (asked.returncode, "1 event" in asked.stdout, "--yes" in asked.stderr) == (Exit.USAGE, True, True)
     given = {**table.given, "POSTROAD_BROKER_URL": "amqp://nowhere"}
     one_line(postroad(*ALL, "--dry-run", **given), Exit.USAGE, "give --type, or POSTROAD_MANAGEMENT_URL")
 

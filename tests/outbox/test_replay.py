@@ -21,7 +21,7 @@ from postroad.leases import Lease
 from postroad.outbox import replay, replayer
 from postroad.outbox.replay import Chosen
 from postroad.outbox.replayer import Replayer
-from postroad.runtime import replay_acts
+from postroad.runtime import adoption, replay_acts
 from postroad.runtime.operations import bound_settings
 from postroad.signals.catalog import LateWriteRefused, ReplayAdvanced, ReplayEnded, ReplayWaits
 from postroad.sql.asyncpg import AsyncpgHand
@@ -101,8 +101,8 @@ async def test_ids_and_bytes_are_those_of_the_first_time_and_only_the_consumer_g
 
 
 async def test_to_everyone_they_go_the_way_of_the_first_time(author, broker, process, database_rows, start):
-    running = await process(broker)
     ids = await logged(author, database_rows, 3)
+    running = await process(broker)
     await start(target=None)
     async with carrying(running):
         await running.heard.wait(ReplayEnded)
@@ -170,6 +170,18 @@ async def test_ids_find_their_days_by_themselves(author, database_rows, settings
 async def test_what_is_not_in_the_log_starts_nothing(author, start):
     with pytest.raises(UsageError, match=r"the log holds no event that was asked for.*PR107"):
         await start()
+
+
+async def test_few_among_many_are_found(author, broker, process, database_rows, start):
+    await logged(author, database_rows, 500)
+    wanted = await logged(author, database_rows, 1, correlation="the one")
+    await logged(author, database_rows, 300)
+    running = await process(broker)
+    await start(Chosen(correlation="the one", since=datetime.now(UTC) - timedelta(hours=1)), rate=20.0)
+    await database_rows.execute("UPDATE postroad.replay SET cursor = 0, last = 801")  # As if there were some around it.
+    async with carrying(running):
+        await running.heard.wait(ReplayEnded)
+    assert broker.ids() == wanted
 
 
 # --- killed at any point ------------------------------------------------------------------------------------------
@@ -247,8 +259,8 @@ async def test_with_the_cursor_in_a_commit_of_its_own_a_kill_leaves_a_gap(
     beside = await asyncpg.connect(runtime_url)
     found = replay._found
 
-    def hasty(schema, row, batch):
-        events, cursor = yield from found(schema, row, batch)
+    def hasty(schema, row, **given):
+        events, cursor = yield from found(schema, row, **given)
         yield replay.QUERIES.statement("open", schema, row["id"], 1)
         moved.append(cursor)
         return events, cursor
@@ -335,6 +347,13 @@ async def test_stopped_it_takes_back_what_waits_and_goes_on_without_a_gap(
     assert [tuple(act) for act in acts] == [
         ("replay.start", "ada", 30), ("replay.stop", "ben", 1), ("replay.resume", "ben", 1)
     ]  # fmt: skip
+
+
+async def test_a_copy_that_leaves_sending_to_its_original_stops_its_replays(author, database_rows, start, settings):
+    await logged(author, database_rows, 3)
+    await start()
+    await adoption.adopt(settings, by="ada", discard=True)
+    assert (await state(database_rows))["state"] == "stopped"
 
 
 async def test_one_that_is_held_sends_nothing_until_it_is_resumed(
@@ -455,4 +474,4 @@ async def test_a_rate_is_kept(author, broker, process, database_rows, start):
     await start(rate=100.0)
     async with carrying(running):
         await running.heard.wait(ReplayEnded)
-    assert 1.7 < time.monotonic() - began < 4
+    assert 1.7 < time.monotonic() - began < 8  # The rest is the machine's.

@@ -47,5 +47,5 @@ LEFT JOIN {schema}.inbox_mark AS low ON low.consumer = $1;
 
 -- name: lives
 -- Whether this database knows consumer $1 at all.
-SELECT EXISTS (SELECT FROM {schema}.inbox WHERE consumer = $1) OR EXISTS (SELECT FROM {schema}.inbox_mark WHERE consumer = $1)
-    AS known;
+SELECT EXISTS (SELECT FROM {schema}.inbox WHERE consumer = $1)
+    OR EXISTS (SELECT FROM {schema}.inbox_mark WHERE consumer = $1) AS known;

@@ -239,8 +239,12 @@ def running(schema: str) -> Pipeline[dict[int, float]]:
     return {row["number"]: row["rate"] for row in rows}
 
 
-def step(schema: str, lease: Lease, number: int, *, batch: int) -> Pipeline[Step | None]:
+def step(
+    schema: str, lease: Lease, number: int, *, batch: int, look: int = LOOKED
+) -> Pipeline[Step | None]:  # fmt: skip
     """Put up to `batch` events of a replay into the outbox, and move it on past them; None where it does not run.
+
+    At most `look` events of the log are looked through for them.
 
     Run it in a transaction: the rows and the cursor commit together, so that a crash leaves no gap and no double.
     Nothing is put while as many rows as two batches wait there, or any that was refused.
@@ -257,7 +261,7 @@ def step(schema: str, lease: Lease, number: int, *, batch: int) -> Pipeline[Step
     (waiting,) = yield QUERIES.statement("open", schema, row["id"], 2 * batch)
     if waiting["refused"] or waiting["count"] >= 2 * batch:
         return Step(row["target"], trouble=waiting["reason"])
-    found, cursor = yield from _found(schema, row, batch)
+    found, cursor = yield from _found(schema, row, batch=batch, look=look)
     live = [one for one in found if not one["redacted"]]
     if live:
         yield QUERIES.statement("put", schema, *_placed(live, row["target"]), row["target"], row["id"])
@@ -270,15 +274,15 @@ def step(schema: str, lease: Lease, number: int, *, batch: int) -> Pipeline[Step
     )
 
 
-def _found(schema: str, row: Row, batch: int) -> Pipeline[tuple[list[Row], int]]:
+def _found(schema: str, row: Row, *, batch: int, look: int) -> Pipeline[tuple[list[Row], int]]:
     """The next events of a replay, at most `batch`, and how far the log is looked through with them."""
     if row["cursor"] >= row["last"]:
         return [], row["cursor"]
     between = (row["cursor"], row["last"], row["oldest"], row["newest"])
     chosen = Chosen.read(row["chosen"])
-    rows = yield QUERIES.statement("page", schema, *chosen.parameters, *between, LOOKED, batch, PREFIX)
+    rows = yield QUERIES.statement("page", schema, *chosen.parameters, *between, look, batch, PREFIX)
     found = [one for one in rows if one["seq"] is not None]
-    looked = rows[0]["reached"] if rows[0]["looked"] >= LOOKED else row["last"]
+    looked = rows[0]["reached"] if rows[0]["looked"] >= look else row["last"]
     cursor = found[-1]["seq"] if len(found) >= batch else looked
     if row["target"] is not None and found:
         seqs = [one["seq"] for one in found]

@@ -3,7 +3,8 @@
 
 -- name: counts
 -- What of the log is chosen, by type and version; $10 is how a tombstone begins. It reads the days that are chosen.
-SELECT type, version, count(*) AS count, count(*) FILTER (WHERE substring(envelope FROM 1 FOR length($10::bytea)) = $10) AS redacted,
+SELECT type, version, count(*) AS count,
+    count(*) FILTER (WHERE substring(envelope FROM 1 FOR length($10::bytea)) = $10) AS redacted,
     min(recorded) AS oldest, max(recorded) AS newest, min(seq) AS first, max(seq) AS last
 FROM {schema}.event
 WHERE {chosen}
@@ -25,8 +26,8 @@ GROUP BY parent.name
 ORDER BY days;
 
 -- name: page
--- Looks through $14 events of the log after the seq $10, up to $11, recorded from $12 to $13; of them the first $15 that
--- are chosen. Always one row at least: how far it looked, and through how many. $16 is how a tombstone begins.
+-- Looks through $14 events of the log after the seq $10, up to $11, recorded from $12 to $13; of them the first $15
+-- that are chosen. Always one row at least: how far it looked, and through how many. $16 is how a tombstone begins.
 WITH looked AS MATERIALIZED (
     SELECT seq, recorded, retention, id, type, version, key, occurred, correlation,
         substring(envelope FROM 1 FOR length($16::bytea)) = $16 AS redacted
@@ -70,7 +71,8 @@ FOR UPDATE;
 
 -- name: open
 -- How many rows of a replay wait in the outbox, counting $2 at most, how many of them were refused, and a reason.
-SELECT count(*) AS count, count(*) FILTER (WHERE attempts > 0) AS refused, min(reason) FILTER (WHERE attempts > 0) AS reason
+SELECT count(*) AS count, count(*) FILTER (WHERE attempts > 0) AS refused,
+    min(reason) FILTER (WHERE attempts > 0) AS reason
 FROM (SELECT attempts, reason FROM {schema}.outbox WHERE replay = $1 LIMIT $2) AS mine;
 
 -- name: taken
@@ -91,10 +93,12 @@ ORDER BY given.ordinality
 ON CONFLICT (seq, target) WHERE target IS NOT NULL DO NOTHING;
 
 -- name: move
--- Moves a replay on, and ends it where $5 says so: the keys that were asked for, which may be persons', are forgotten.
+-- Moves a replay on, and ends it where $5 says so: then the keys that were asked for, perhaps persons', are forgotten.
 UPDATE {schema}.replay
 SET cursor = $2, sent = sent + $3, redacted = redacted + $4, changed_at = clock_timestamp(),
-    state = CASE WHEN $5 THEN 'done' ELSE state END, chosen = CASE WHEN $5 THEN chosen - 'keys' ELSE chosen END, keeps_until = CASE WHEN $5 THEN now() ELSE keeps_until END
+    state = CASE WHEN $5 THEN 'done' ELSE state END,
+    chosen = CASE WHEN $5 THEN chosen - 'keys' ELSE chosen END,
+    keeps_until = CASE WHEN $5 THEN now() ELSE keeps_until END
 WHERE number = $1;
 
 -- name: look

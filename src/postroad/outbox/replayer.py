@@ -63,6 +63,7 @@ class Replayer:
         self._lease: Lease | None = None
         self._rates: dict[int, float] = {}
         self._due: dict[int, float] = {}
+        self._looks: dict[int, int] = {}
         self._troubles: dict[int, str] = {}
         self._looked = float("-inf")
 
@@ -104,7 +105,7 @@ class Replayer:
         if now - self._looked >= self._sweep:
             self._rates = await self._manager.run(replay.running(self._schema))
             self._looked = now
-            for book in (self._due, self._troubles):
+            for book in (self._due, self._looks, self._troubles):
                 for number in book.keys() - self._rates.keys():
                     del book[number]
         for number, rate in list(self._rates.items()):
@@ -119,7 +120,8 @@ class Replayer:
         pause = 1 / STEPS_A_SECOND
         batch = max(1, min(_MOST, round(rate / STEPS_A_SECOND)))
         try:
-            done = await self._manager.run(replay.step(self._schema, lease, number, batch=batch))
+            look = self._looks.get(number, 2 * batch)
+            done = await self._manager.run(replay.step(self._schema, lease, number, batch=batch, look=look))
         except (LeaseLost, Unavailable):
             raise
         except Exception as error:  # noqa: BLE001 - a service of ours: one replay must not end the others
@@ -131,6 +133,8 @@ class Replayer:
             self._rates.pop(number, None)
         if done is not None:
             self._tell(number, done)
+            few = done.again and done.sent + done.redacted < batch  # Where few are chosen, more is looked through.
+            self._looks[number] = min(2 * look, replay.LOOKED) if few else max(look // 2, 2 * batch)
             now = self._clock.monotonic()
             spent = done.sent / rate if done.sent else 0.0 if done.again else pause
             self._due[number] = max(self._due.get(number, now), now - _LATE) + spent

@@ -1,8 +1,8 @@
 -- serves: 1
 -- Replays: what is sent again from the log, how far it has come, and which of it a consumer runs again.
 
--- `cursor` is the seq up to which the log has been looked through, `last` where it ends. What it needs of the log is kept
--- until `keeps_until`: for ever while it runs, for a week after it was stopped.
+-- `cursor` is the seq up to which the log has been looked through, `last` where it ends. What it needs of the log is
+-- kept until `keeps_until`: for ever while it runs, for a week after it was stopped.
 CREATE TABLE {schema}.replay (
     number      bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id          uuid             NOT NULL UNIQUE,
@@ -39,8 +39,8 @@ CREATE TABLE {schema}.rehandle (
     PRIMARY KEY (consumer, replay)
 );
 
--- What needs the day of the log, of events kept for `days`, that is the partition `leaf`: 'outbox', 'quarantine', 'replay',
--- or NULL. It is STABLE, so that all is seen in one snapshot: events go from one of the three to another.
+-- What needs the day of the log, of events kept for `days`, that is the partition `leaf`: 'outbox', 'quarantine',
+-- 'replay', or NULL. It is STABLE, so that all is seen in one snapshot: events go from one of the three to another.
 CREATE FUNCTION {schema}.day_needed_by(leaf text, days integer, starts timestamptz, ends timestamptz) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -76,8 +76,8 @@ REVOKE ALL ON FUNCTION {schema}.day_needed_by(text, integer, timestamptz, timest
 -- First nobody can write to the partition any more (SHARE; readers go on), so that whatever needs it is committed and
 -- seen, in one snapshot: an event goes from outbox to quarantine and back in one transaction. Only then is the parent
 -- locked, in the order in which readers lock, for the moment that the catalog takes. Each lock is given up after 50 ms:
--- that is how long a publish can be held up. A replay needs what it only reads, so all is looked at once more when nobody
--- reads any longer.
+-- that is how long a publish can be held up. A replay needs what it only reads, so all is looked at once more when
+-- nobody reads any longer.
 CREATE OR REPLACE FUNCTION {schema}.drop_partition(parent text, day date) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $body$
 DECLARE
