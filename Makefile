@@ -44,7 +44,7 @@ test: setup ## The whole suite, in parallel, on servers that it starts by itself
 sabotage: setup ## Each mechanism switched off in turn, by tests: every one must turn its test red
 	PYTHONPATH=tests $(BIN)/pytest -p sabotage_report -m sabotage -n $(JOBS) --dist=loadgroup -q $(PYTEST)
 
-examples: .stamps/python ## The services under examples/, each in a fresh virtual environment with the wheel, by their own tests
+examples: .stamps/python ## The services under examples/, as their pages say, each in a fresh virtual environment with the wheel
 	PYTHONPATH=tests $(BIN)/python -m examples
 
 soak: setup ## Traffic with faults drawn from SEED for MINUTES, and a checker that knows only the promises

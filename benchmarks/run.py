@@ -143,6 +143,16 @@ CONTESTS = (
             ("schedules-start-p99", "the target of 1 s", "start-p99"),
         )
     ),
+    *(
+        Contest(
+            name, target, "", ("setup", "fill"), (), None,
+            stage=stage, count=10_000, subject="quarantine.py", prepare="quarantine.py", target=aim,
+        )
+        for name, target, stage, aim in (
+            ("quarantine-release", "the target of 5,000/s", "release", 5_000),
+            ("quarantine-paced", "the target of a tenth off 500/s", "paced", 10),
+        )
+    ),
     Contest(
         "memory", "itself after 500,000 events, not 50,000", "ours.py", ("setup", "backlog"), ("setup", "backlog"),
         None, count=50_000, rival_count=500_000,

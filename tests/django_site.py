@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import django
+from django import VERSION
 from django.conf import settings
 from django.db import connections, models
 
@@ -78,7 +79,7 @@ def databases(**each):
     finally:
         connections.close_all()
         for alias, given in each.items():
-            if given.get("OPTIONS", {}).get("pool"):
+            if given.get("OPTIONS", {}).get("pool") and VERSION >= (5, 1):
                 connections[alias].close_pool()
             _forget(alias)
         connections.settings = before

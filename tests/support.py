@@ -12,6 +12,7 @@ import uvloop
 
 from postroad.runtime.executor import Tasks
 from postroad.signals import Signal, Signals
+from postroad.signals.catalog import DeliverySettled
 
 S = TypeVar("S", bound=Signal)
 
@@ -45,8 +46,10 @@ class Recorder:
         self._remove = signals.subscribe(self._hear)
 
     def _hear(self, signal: Signal) -> None:
+        # One for each delivery: how many end together is the loop's doing.
+        alike = signal.count if isinstance(signal, DeliverySettled) else 1
         with self._lock:
-            self._seen.append(signal)
+            self._seen += [signal] * alike
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
 

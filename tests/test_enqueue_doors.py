@@ -149,13 +149,15 @@ async def test_a_job_commits_with_the_authors_own_state_and_events(author, reade
     assert (row["state"], row["run_at"], row["due"]) == ("scheduled", later, later)
 
 
-async def test_a_rolled_back_transaction_leaves_neither_jobs_nor_events(author, reader, postgres, database):
+@pytest.mark.parametrize("done", [1, 3], ids=["between write and publish", "between publish and commit"])
+async def test_a_failure_leaves_neither_writes_nor_events_nor_jobs(author, reader, postgres, database, done):
     postgres.execute("GRANT SELECT ON own TO pr_runtime", database=database.rpartition("/")[2])
-    await author.undone(
+    acts = [
         lambda: author.execute("INSERT INTO own VALUES (1)"),
         lambda: author.publish(Ordered(number=7)),
         lambda: author.enqueue(print_, PrintRequest(number=7)),
-    )
+    ]
+    await author.undone(*acts[:done])
     assert await counts(reader) == (0, 0, 0)
 
 

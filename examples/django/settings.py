@@ -20,5 +20,6 @@ INSTALLED_APPS = ["postroad.django", "shop"]
 ROOT_URLCONF = "shop.views"
 SECRET_KEY = os.environ.get("SECRET_KEY", "only for the example")
 ALLOWED_HOSTS = ["*"]
+TIME_ZONE = "UTC"  # Else Django has every log of the process in its own default, Chicago's.
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -72,3 +72,8 @@ async def resources() -> AsyncGenerator[Mailbox, None]:
 
 
 app = App("accounts", publishes=[accounts], consumers=[count], jobs=[send_welcome], lifespan=resources)
+
+
+if __name__ == "__main__":
+    with psycopg.connect(os.environ["OWNER_URL"]) as owner:
+        owner.execute(TABLES)

@@ -9,10 +9,13 @@ import pytest
 
 from cli.test_commands import document
 from cli.test_work import Table, postroad, value
-from postroad.runtime import work_acts
+from postroad.runtime import operations, work_acts
+from postroad.runtime.exits import Exit
+from postroad.testing.servers import Postgres, free_port
+from runtime.test_run import declare_classic
 
 if TYPE_CHECKING:
-    from postroad.testing.servers import Postgres
+    from postroad.testing.servers import Rabbit
 
 DAY = '{"day":"2026-05-04"}'
 
@@ -86,6 +89,41 @@ def test_subscriptions_are_recorded_where_they_change(table: Table) -> None:
     assert all((one["act"], one["items"]) == ("subscription.change", len(one["after"]["added"])) for one in entries)
     document(postroad("topology", "retire", "board.moves", "--json", **given))
     assert table.work("audit")[0].items() >= {"act": "subscription.retire", "subject": "board.moves"}.items()
+
+
+def test_what_is_declared_on_a_broker_is_recorded_with_what_it_lacked(table: Table, vhost: str) -> None:
+    """AMQP shows no bindings: that nothing changed the second time cannot be seen, and is recorded too."""
+    given = {**table.given, "POSTROAD_BROKER_URL": vhost}
+    for _ in range(2):
+        document(postroad("topology", "apply", "orders:app", "--json", **given))
+    again, first = table.work("audit")
+    assert {"exchange orders.events", "queue orders.book"} <= set(first["before"]["lacking"])
+    assert (again["by"], again["act"], again["before"]) == ("ada", "topology.apply", {"lacking": []})
+    assert again["subject"].endswith(f"virtual host '{vhost.rpartition('/')[2]}'")
+
+
+def test_a_declaration_that_is_refused_half_way_is_recorded(table: Table, rabbit: Rabbit, vhost: str) -> None:
+    declare_classic(rabbit, vhost.rpartition("/")[2], "orders.book")
+    done = postroad("topology", "apply", "orders:app", **table.given, POSTROAD_BROKER_URL=vhost)
+    assert done.returncode == Exit.TOPOLOGY
+    assert [one["after"] for one in table.work("audit")] == [{"result": "PR205"}]
+
+
+def test_a_deploy_goes_on_where_the_audit_cannot_be_written(vhost: str) -> None:
+    url = f"postgresql://pr_runtime:hush@127.0.0.1:{free_port()}/none"
+    done = postroad("topology", "apply", "orders:app", POSTROAD_BROKER_URL=vhost, POSTROAD_DATABASE_URL=url)
+    assert done.returncode == 0
+    assert "not in the audit: " in done.stderr
+    assert "PR301" in done.stderr
+    assert "hush" not in done.stderr
+
+
+@pytest.mark.sabotage
+def test_sabotage_an_unrecorded_declaration_leaves_no_row(table: Table, vhost: str) -> None:
+    given = {**table.given, "POSTROAD_BROKER_URL": vhost}
+    with mock.patch.object(operations, "_recorded_after", mock.AsyncMock(return_value=None)):
+        document(postroad("topology", "apply", "orders:app", "--json", **given))
+    assert table.work("audit") == []
 
 
 @pytest.mark.sabotage

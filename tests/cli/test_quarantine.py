@@ -151,8 +151,14 @@ async def assert_at_the_rate(table: Table, *, number: int, rate: float) -> None:
     assert done.done == number
     span = "extract(epoch FROM max(resolved_at) - min(resolved_at))"
     [(taken,)] = table.execute(f"SELECT {span} FROM postroad.quarantine")
-    batch = rate / 5
-    assert (number - batch) / float(taken) == pytest.approx(rate, rel=0.1)
+    assert_paced(number - rate / 5, seconds_taken=float(taken), rate=rate)
+
+
+def assert_paced(rows: float, *, seconds_taken: float, rate: float) -> None:
+    """Within a tenth; a short run may also end a second late, as long as a busy machine may stand still."""
+    ideal = rows / rate
+    stall = 1.0 if ideal < 15 else 0.0
+    assert ideal * 0.9 <= seconds_taken <= ideal * 1.1 + stall
 
 
 async def test_a_group_is_released_at_the_rate_and_in_the_order_of_its_keys(table: Table) -> None:

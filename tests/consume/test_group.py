@@ -25,6 +25,7 @@ from postroad.signals.catalog import (
     IntakePaused,
 )
 from postroad.sql import asyncpg as hand
+from postroad.sql.drive import drive
 from postroad.sql.statement import Statement
 from postroad.sql.transactions import AsyncpgUnit
 from support import until
@@ -140,10 +141,13 @@ async def test_commit_comes_before_ack_and_both_once_for_the_group(here, queue, 
     async def nothing(_):
         pass
 
+    heard = []
+    here.signals.subscribe(heard.append)
     await grouped(here, queue, billing(nothing))
-    told = [signal for signal in here.heard.all(object) if isinstance(signal, DeliveriesCommitted | DeliveriesAcked)]
+    told = [signal for signal in heard if isinstance(signal, DeliveriesCommitted | DeliveriesAcked)]
     assert told == [DeliveriesCommitted("billing.orders", COUNT), DeliveriesAcked("billing.orders", COUNT)]
-    assert len(here.heard.all(DeliverySettled)) == COUNT
+    [settled] = [signal for signal in heard if isinstance(signal, DeliverySettled)]  # They ended alike, in one turn.
+    assert (settled.result, settled.count, len(settled.seconds)) == (DeliveryResult.OK, COUNT, COUNT)
 
 
 async def test_a_database_error_that_the_handler_hides_fails_its_member(here, queue, sql, mode):
@@ -726,11 +730,21 @@ def test_a_claim_of_many_says_what_it_found_of_each():
     statement = next(pipeline)
     assert statement.args == ("c", keys, "20ms")
     rows = [
-        {"key": keys[0], "had": True, "fresh": True, "standing": None},
-        {"key": keys[1], "had": True, "fresh": False, "standing": None},
-        {"key": keys[2], "had": False, "fresh": False, "standing": None},
-        {"key": keys[3], "had": False, "fresh": False, "standing": "handled"},
+        {"key": keys[1], "had": True, "standing": None},
+        {"key": keys[2], "had": False, "standing": None},
+        {"key": keys[3], "had": False, "standing": "handled"},
     ]
     with pytest.raises(StopIteration) as end:
         pipeline.send(rows)
-    assert end.value.value == dict(zip(keys, [Claim.FRESH, Claim.DUPLICATE, Claim.BUSY, Claim.DUPLICATE], strict=True))
+    assert end.value.value == dict(zip(keys[1:], [Claim.DUPLICATE, Claim.BUSY, Claim.DUPLICATE], strict=True))
+
+
+async def test_a_claim_of_many_names_what_is_not_fresh_and_sets_the_patience_in_any_case(here, sql):
+    keys = sorted(SYSTEM_CLOCK.new_id() for _ in range(3))
+    again = dict.fromkeys(keys, Claim.DUPLICATE)
+    for claimed, found in (([keys[1]], {}), (keys, {keys[1]: Claim.DUPLICATE}), (keys, again)):
+        async with here.manager.transaction() as connection:
+            claim = inbox.claim_many("postroad", "c", claimed, patience=seconds(0.02))
+            assert await drive(claim, hand.AsyncpgHand(connection)) == found
+            assert await connection.fetchval("SHOW lock_timeout") == "20ms"
+    assert await sql.fetchval("SELECT count(*) FROM inbox") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import pytest
@@ -19,6 +20,9 @@ from postroad.psycopg import AsyncConnections
 from postroad.psycopg import within as within_psycopg
 from postroad.signals.catalog import DeliveryDelayed, DeliveryResult, HandlerStarted
 from postroad.sql import handed_session, sessions
+from postroad.sql.asyncpg import AsyncpgBlock
+from postroad.sql.psycopg import AsyncPsycopgBlock
+from postroad.sql.statement import Statement
 from postroad.sqlalchemy import AsyncSessions, Sessions, within
 from support import until
 
@@ -174,6 +178,18 @@ async def test_events_of_a_group_are_staged_once_beside_a_failing_neighbour(here
     assert await sql.fetchval("SELECT count(*) FROM event") == COUNT
 
 
+@pytest.mark.sabotage
+async def test_without_savepoints_what_a_failing_neighbour_wrote_would_be_committed(
+    here, queue, sql, runtime_url, form, mode, monkeypatch
+):
+    for name in ("ENTER", "LEAVE", "UNDO"):
+        monkeypatch.setattr(group, name, Statement("SELECT 1", command=True))
+    await run(here, queue, runtime_url, form, billing(form, refuses, publishes=True))
+    with pytest.raises(AssertionError):
+        await once_each(sql)
+    assert await sql.fetchval("SELECT count(*) FROM event") == COUNT + 1
+
+
 async def test_in_one_group_all_share_one_transaction(here, queue, sql, runtime_url, form):
     await run(here, queue, runtime_url, form, billing(form, refuses), count=12)
     assert await sql.fetchval("SELECT count(DISTINCT xmin::text) FROM public.effect") == 1
@@ -227,7 +243,7 @@ async def test_a_session_for_all_would_write_what_failed(here, queue, sql, runti
     assert CULPRIT in names
 
 
-async def test_a_handlers_error_leaves_neither_inbox_row_nor_write(here, queue, sql, runtime_url, form):
+async def an_error_leaves_nothing(here, queue, sql, url, form):
     seen = []
 
     @consumer(Placed, name="billing.orders", retry=AT_ONCE, group=False)
@@ -236,12 +252,33 @@ async def test_a_handlers_error_leaves_neither_inbox_row_nor_write(here, queue, 
             await form.adds(delivery.tx, event.order, delivery.attempt)
             await form.publish(delivery.tx, OrderPlaced(order=event.order, amount=1))
             raise RuntimeError
-        seen.append(await sql.fetchval("SELECT count(*) FROM public.effect"))
-        seen.append(await sql.fetchval("SELECT count(*) FROM event"))
-        seen.append(await sql.fetchval("SELECT count(*) FROM inbox WHERE outcome = 'handled'"))
+        seen.append(await left(sql))
 
-    await run(here, queue, runtime_url, form, bill, count=1)
-    assert seen == [0, 0, 0]
+    await run(here, queue, url, form, bill, count=1)
+    assert seen == [(0, 0, 0)]
+
+
+async def left(sql):
+    """How many writes, events and marks of what was handled were committed."""
+    return (
+        await sql.fetchval("SELECT count(*) FROM public.effect"),
+        await sql.fetchval("SELECT count(*) FROM event"),
+        await sql.fetchval("SELECT count(*) FROM inbox WHERE outcome = 'handled'"),
+    )
+
+
+async def test_a_handlers_error_leaves_neither_inbox_row_nor_write(here, queue, sql, runtime_url, form):
+    await an_error_leaves_nothing(here, queue, sql, runtime_url, form)
+
+
+@pytest.mark.sabotage
+async def test_without_the_rollback_an_error_would_leave_them(here, queue, sql, runtime_url, form, monkeypatch):
+    for block in (AsyncpgBlock, AsyncPsycopgBlock):
+        monkeypatch.setattr(block, "rollback", block.commit)
+    with pytest.raises((AssertionError, TimeoutError)):
+        async with asyncio.timeout(10):
+            await an_error_leaves_nothing(here, queue, sql, runtime_url, form)
+    assert (await left(sql))[:2] == (1, 1)
 
 
 @SESSIONS
@@ -417,6 +454,41 @@ async def test_a_plain_function_has_a_session_on_its_thread(here, queue, sql, ru
     await once_each(sql)
     assert all(kinds)
     assert await sql.fetchval("SELECT count(*) FROM event") == COUNT
+
+
+async def a_plain_error_leaves_nothing(here, queue, sql, url, on):
+    seen, loop = [], asyncio.get_running_loop()
+
+    @consumer(Placed, name="billing.orders", retry=AT_ONCE, group=False, on=on)
+    def bill(event, delivery):
+        if delivery.attempt == 1:
+            delivery.tx.add(Effect(name=event.order, amount=1, attempt=1))
+            within(delivery.tx).publish(OrderPlaced(order=event.order, amount=1))
+            raise RuntimeError
+        seen.append(asyncio.run_coroutine_threadsafe(left(sql), loop).result(10))
+
+    queue.put(body("1"))
+    own = on.transactions(url, here.owner, size=8, name="billing.orders")
+    async with here.consuming(bill, queue.intake(), transactions=own, retries=True):
+        await here.settled(1, result=DeliveryResult.OK)
+    assert seen == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["def"], indirect=True)
+async def test_a_plain_functions_error_leaves_neither_inbox_row_nor_write(here, queue, sql, runtime_url, blocking):
+    await a_plain_error_leaves_nothing(here, queue, sql, runtime_url, blocking)
+
+
+@pytest.mark.sabotage
+@pytest.mark.parametrize("kind", ["def"], indirect=True)
+async def test_without_the_rollback_a_plain_functions_error_would_leave_them(
+    here, queue, sql, runtime_url, blocking, monkeypatch
+):
+    monkeypatch.setattr(sessions._SessionSeat, "rollback", sessions._SessionSeat.commit)
+    with pytest.raises((AssertionError, TimeoutError)):
+        async with asyncio.timeout(10):
+            await a_plain_error_leaves_nothing(here, queue, sql, runtime_url, blocking)
+    assert (await left(sql))[:2] == (1, 1)
 
 
 @pytest.mark.parametrize("kind", ["def"], indirect=True)

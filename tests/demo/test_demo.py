@@ -7,17 +7,22 @@ import csv
 import gzip
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from postroad.clock import seconds
 from postroad.demo import verify
 from postroad.demo.chaos import PLAN, WITHOUT_BROKER, Fault, gates
 from postroad.demo.command import run_demo
 from postroad.demo.flights import SAMPLE
 from postroad.demo.report import sound
+from postroad.runtime.exits import Exit
+from postroad.testing.process import descendants, slay, wait_until
 
 DATA = Path(__file__).parents[1] / "data"
 FLIGHTS = DATA / "flights-2013-01.csv.gz"
@@ -26,6 +31,8 @@ BROKERS = pytest.mark.parametrize("broker", PLANS)
 TRUTH = json.loads((DATA / "flights-2013-01.truth.json").read_text())
 LATE = sum(counts["delayed_over_60"] for counts in TRUTH["per_carrier"].values())
 DAYS = 10
+PROCESSES = 4
+FOLDER = "postroad-demo-"
 
 
 def demo(*arguments: str) -> dict:
@@ -133,6 +140,67 @@ def test_where_occurrences_are_not_unique_reports_are_doubled(tmp_path, monkeypa
     assert outcome.verdict.reports == 2 * outcome.verdict.days
     assert outcome.verdict.notices_agree
     assert not sound(outcome)
+
+
+def told_to_stop(*broken: str) -> tuple[int, list[int], Path]:
+    """SIGTERM in the middle of a run, in which a line of Python may have broken something: its exit code, those of
+    its processes that are left after it, and its folder."""
+    line = ";".join([*broken, "import sys; from postroad.cli import main; sys.argv[1:] = ['demo']; main()"])
+    with subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        try:
+            assert wait_until(lambda: len(handling(run.pid)) == PROCESSES, within=seconds(120))
+            below = descendants(run.pid)
+            folder = next(path for pid in below for path in working_in(pid).parents if path.name.startswith(FOLDER))
+            run.send_signal(signal.SIGTERM)
+            code = run.wait(100)
+        except BaseException:
+            slay(run)
+            raise
+    wait_until(lambda: not any(map(lives, below)), within=seconds(10))
+    return code, [pid for pid in below if lives(pid)], folder
+
+
+def handling(pid: int) -> list[int]:
+    return [each for each in descendants(pid) if b"postroad\0run\0" in command(each)]
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # It has ended since.
+        return b""
+
+
+def working_in(pid: int) -> Path:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return Path()
+
+
+def lives(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.timeout(300)
+def test_told_to_stop_it_leaves_neither_processes_nor_its_folder():
+    code, left, folder = told_to_stop()
+    assert (code, left) == (Exit.STOPPED, [])
+    assert not folder.exists()
+
+
+@pytest.mark.sabotage
+@pytest.mark.timeout(300)
+def test_without_hearing_sigterm_it_leaves_both():
+    deaf = "import contextlib, postroad.demo.command as demo; demo._terminable = contextlib.nullcontext"
+    code, left, folder = told_to_stop(deaf)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert code == -signal.SIGTERM
+    assert left
+    assert folder.exists()
+    shutil.rmtree(folder)
 
 
 def test_malformed_lines_are_named_and_the_rest_goes_through(tmp_path):

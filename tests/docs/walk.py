@@ -52,10 +52,15 @@ def a_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        with suppress(OSError, ValueError):  # Gone, as it should be.
-            postmaster = (folder / ".postroad" / "data" / "postmaster.pid").read_text()
-            os.kill(int(postmaster.splitlines()[0]), signal.SIGQUIT)
+        end_server(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_server(folder: Path) -> None:
+    """End the PostgreSQL of a `postroad dev` that was killed there."""
+    with suppress(OSError, ValueError):  # Gone, as it should be.
+        postmaster = (folder / ".postroad" / "data" / "postmaster.pid").read_text()
+        os.kill(int(postmaster.splitlines()[0]), signal.SIGQUIT)
 
 
 def walk(text: str, folder: Path, programs: str, *, installed: bool, output: IO[str] | int, limit: float) -> str | None:
@@ -66,9 +71,13 @@ def walk(text: str, folder: Path, programs: str, *, installed: bool, output: IO[
         subprocess.TimeoutExpired: the page did not come to its end within `limit` seconds.
     """
     save_files(text, folder)
+    return typed(lines(text, installed=installed), folder, programs, output=output, limit=limit)
+
+
+def typed(script: str, folder: Path, programs: str, *, output: IO[str] | int, limit: float) -> str | None:
+    """Type `script` into one bash, with these `programs`, and end what it leaves; returns and raises as `walk`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("POSTROAD_")}
     env["PATH"] = os.pathsep.join([programs, env["PATH"]])
-    script = lines(text, installed=installed)
     with subprocess.Popen(
         ["bash", "-e", "-c", script], cwd=folder, env=env, text=True, stdin=subprocess.DEVNULL, stdout=output,
         stderr=subprocess.STDOUT, start_new_session=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from effects.provider import Cards, Charge
 from postroad.clock import SYSTEM_CLOCK, seconds
-from postroad.effects import effect
+from postroad.effects import effect, store
 from postroad.effects.ledger import Ledger, WithLedger
 from postroad.effects.resolver import Resolver
 from postroad.retry import Backoff
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from postroad.effects import Effect
     from postroad.work.run import Run
 
+IN_TIME = "\n    AND ($3 <> 'not_found' OR valid_until IS NULL OR valid_until > clock_timestamp())"
+"""The part of the query `conclude` that looks at the provider's window."""
 QUICK = Backoff(first=seconds(0.02), most=seconds(0.1))
 
 
@@ -92,8 +94,23 @@ async def receipts(sql: Any) -> list[tuple[str, str]]:
 
 async def looks(sql: Any) -> list[str]:
     """What the audit has of look-ups: answers and the states that they led to, in order."""
-    rows = await sql.fetch("SELECT after->>'answer' AS a, after->>'state' AS s FROM audit ORDER BY id")
+    rows = await sql.fetch(
+        "SELECT after->>'answer' AS a, after->>'state' AS s FROM audit WHERE act = 'effect.look-up' ORDER BY id"
+    )
     return [f"{row['a']} {row['s']}" for row in rows]
+
+
+def without(monkeypatch: Any, query: str, guard: str, instead: str = "") -> None:
+    """The query without this part."""
+    text = store.QUERIES._texts[query]
+    assert guard in text
+    monkeypatch.setattr(store.QUERIES, "_rendered", {})
+    monkeypatch.setitem(store.QUERIES._texts, query, text.replace(guard, instead))
+
+
+async def unrecorded(sql: Any) -> list[tuple[str, str]]:
+    """What has left *unknown* with nothing on record, from which state to which; it is forgotten then."""
+    return [(row["was"], row["became"]) for row in await sql.fetch("DELETE FROM unrecorded RETURNING was, became")]
 
 
 async def eventually(sql: Any, query: str, wanted: Any, *args: Any, within: float = 20) -> None:

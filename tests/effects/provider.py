@@ -26,8 +26,10 @@ class Provider:
     """Acts on POST, tells on GET what it did. `script` says how the next requests go, each in turn; then all is well.
 
     ``hang`` does nothing and never answers; ``act-hang`` acts, and never answers; ``late`` acts only when `let_go` is
-    called, and never answers; ``500`` does nothing, ``act-500`` acts, both answer 500; ``refuse`` answers 402;
-    ``nonsense`` acts and answers something else.
+    called, and never answers; ``act-late`` acts, and answers well when that is called; ``500`` does nothing,
+    ``act-500`` acts, both answer 500; ``refuse`` answers 402;
+    ``nonsense`` acts and answers something else, ``numbered`` a number for a reference. Questions about `mute` payments
+    hang until `let_go`, too.
     """
 
     def __init__(self, *script: str, honours: bool = False, window: float = 1e9, lag: int = 0) -> None:
@@ -38,6 +40,7 @@ class Provider:
         self.looks: Counter[str] = Counter()
         self.asked = threading.Event()
         self.blind = False
+        self.mute: set[str] = set()
         self._known: dict[str, tuple[float, str]] = {}
         self._honours = honours
         self._window = window
@@ -75,7 +78,7 @@ class Provider:
             self._known[key] = time.monotonic(), f"ref-{payment}-{self.acts[payment]}"
             return self._known[key][1]
 
-    def post(self, payment: str, key: str) -> tuple[int, dict[str, str]]:
+    def post(self, payment: str, key: str) -> tuple[int, dict[str, Any]]:
         with self._lock:
             self.requests[payment] += 1
             self.keys.setdefault(payment, set()).add(key)
@@ -94,13 +97,19 @@ class Provider:
             case "refuse":
                 return 402, {"code": "no-cover"}
         ref = self.act(payment, key)
-        if how == "act-hang":
+        if how in {"act-hang", "act-late"}:
             self._released.wait(LONGEST)
+        if how == "numbered":
+            return 200, {"ref": 7}
         return (500 if how in {"act-hang", "act-500"} else 200), ({} if how == "nonsense" else {"ref": ref})
 
     def get(self, payment: str, key: str) -> tuple[int, dict[str, str]]:
         with self._lock:
             self.looks[payment] += 1
+            mute = payment in self.mute
+        if mute:
+            self._released.wait(LONGEST)
+        with self._lock:
             known = self._known.get(key)
             if self.blind:
                 return 503, {}

@@ -22,6 +22,8 @@ from postroad.events import Producer
 from postroad.runtime.app import App
 from postroad.runtime.exits import Exit
 from postroad.runtime.settings import ALL_ROLES, POSTGRES, Role, Settings, TopologyMode
+from postroad.testing import make_delivery, make_run
+from postroad.work.job import job
 
 if TYPE_CHECKING:
     from postroad.work.run import Run
@@ -76,7 +78,7 @@ async def place(author_url: str, placed: type[Any], *orders: str) -> None:
     author = await asyncpg.connect(author_url)
     async with author.transaction():
         for order in orders:
-            await within(author).publish(placed(order=order))
+            await within(author).publish(placed(order=order), key=order)
     await author.close()
 
 
@@ -197,3 +199,16 @@ def test_the_same_request_has_the_same_fingerprint_whatever_is_volatile():
     assert one.request(Charge(payment="a")).provider_key == charges().request(Charge(payment="a")).provider_key
     with pytest.raises(UsageError, match=r"a command of type str does not fit.*PR107"):
         effect("act", Cards, key=lambda _: "k").request("secret")  # type: ignore[arg-type]
+
+
+async def test_with_a_plain_consumers_delivery_and_in_an_app_that_does_not_name_it_nothing_is_called():
+    one = charges()
+    plain: Any = make_delivery(shop()[1](order="o1"), tx=None)
+    with pytest.raises(UsageError, match=r"once\(\) needs a run, not a Delivery, .*name effects=.*PR107"):
+        await one.once(Charge(payment="a"), plain)
+
+    @job("unnamed")
+    async def work(request: Charge, run: Run) -> None: ...
+
+    with pytest.raises(UsageError, match=r"the App does not name it; write App\(effects=\[...\]\) \[PR107\]"):
+        await one.once(Charge(payment="a"), make_run(work, tx=None))

@@ -64,6 +64,7 @@ def test_what_is_in_doubt_is_looked_up_or_repeated_or_left_to_a_person():
         (Found(Done("r")), {}, State.SUCCEEDED, "done"),
         (Found(Refused("c")), {}, State.REJECTED, "refused"),
         (Found(None), {}, State.UNKNOWN, "unknown"),  # type: ignore[arg-type]
+        (Found(Done(7)), {}, State.UNKNOWN, "unknown"),  # type: ignore[arg-type]
         (Unknown, {}, State.UNKNOWN, "unknown"),
         (Unknown(), {}, State.UNKNOWN, "unknown"),
         ("nonsense", {}, State.UNKNOWN, "unknown"),

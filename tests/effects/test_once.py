@@ -256,11 +256,14 @@ class Standing:
         return SYSTEM_CLOCK.monotonic() + self.ahead
 
 
-async def test_who_stood_still_after_the_mark_is_too_late_to_send(here, sql, runtime_url):
-    charge, clock = charges(), Standing()
+async def stood_still(here, sql, runtime_url, clock) -> Provider:
+    """Between its mark and its call a process stands still; others find nothing at the provider meanwhile, and send."""
+    charge = charges()
+    key = charge.request(Charge(payment="a")).provider_key
 
     def stand_still(signal) -> None:
         if isinstance(signal, EffectMoved) and signal.state == "sent" and not clock.ahead:
+            provider.act("a", key)
             clock.ahead = 10.0
 
     here.signals.subscribe(stand_still)
@@ -268,8 +271,23 @@ async def test_who_stood_still_after_the_mark_is_too_late_to_send(here, sql, run
         async with shop(here, runtime_url, charge, provider, charging(charge), clock=clock):
             await ask(sql, "a")
             await until_empty(sql)
-    assert provider.requests == {"a": 1}  # by the run after the look-up
-    assert (await looks(sql))[-1] == "absent not_found"
+    return provider
+
+
+async def test_who_stood_still_after_the_mark_is_too_late_to_send(here, sql, runtime_url):
+    provider = await stood_still(here, sql, runtime_url, Standing())
+    assert provider.requests == {}
+    assert provider.acts == {"a": 1}
+    assert await looks(sql) == ["done succeeded"]
+    assert await receipts(sql) == [("a", "Done(ref='ref-a-1')")]
+
+
+@pytest.mark.sabotage
+async def test_without_the_look_at_the_clock_who_stood_still_sends_beside_the_others(
+    here, sql, runtime_url, monkeypatch
+):
+    monkeypatch.setattr(Standing, "monotonic", lambda _: SYSTEM_CLOCK.monotonic())
+    assert (await stood_still(here, sql, runtime_url, Standing())).acts == {"a": 2}
 
 
 # --- plain functions ----------------------------------------------------------------------------------------------

@@ -6,7 +6,19 @@ import asyncio
 
 import pytest
 
-from effects.bench import ask, charges, charging, eventually, looks, receipts, shop, states
+from effects.bench import (
+    IN_TIME,
+    ask,
+    charges,
+    charging,
+    eventually,
+    looks,
+    receipts,
+    shop,
+    states,
+    unrecorded,
+    without,
+)
 from effects.provider import BlindCards, Provider
 from postroad.clock import SYSTEM_CLOCK, hours, seconds
 from postroad.effects import Done, decide, ledger, operate, store
@@ -28,7 +40,7 @@ async def one_charge(here, sql, runtime_url, charge, provider, *, after=None) ->
         await until_empty(sql)
 
 
-@pytest.mark.parametrize("how", ["act-hang", "act-500", "nonsense"])
+@pytest.mark.parametrize("how", ["act-hang", "act-500", "nonsense", "numbered"])
 async def test_what_acted_without_an_answer_is_looked_up_and_never_repeated(here, sql, runtime_url, how):
     with Provider(how) as provider:
         await one_charge(here, sql, runtime_url, charges(), provider)
@@ -36,6 +48,14 @@ async def test_what_acted_without_an_answer_is_looked_up_and_never_repeated(here
     assert await receipts(sql) == [("a", "Done(ref='ref-a-1')")]
     assert await looks(sql) == ["done succeeded"]
     assert await sql.fetchval("SELECT attempt FROM finished") == 1
+
+
+@pytest.mark.sabotage
+async def test_without_its_record_a_look_up_is_seen_to_have_none(here, sql, runtime_url, monkeypatch):
+    monkeypatch.setattr("postroad.effects.resolver.record", lambda *_: iter(()))
+    with Provider("act-500") as provider:
+        await one_charge(here, sql, runtime_url, charges(), provider)
+    assert await unrecorded(sql) == [("reconciling", "succeeded")]
 
 
 @pytest.mark.sabotage
@@ -141,6 +161,7 @@ async def test_once_the_provider_may_have_forgotten_the_key_a_person_decides(her
 @pytest.mark.sabotage
 async def test_without_the_key_window_what_was_forgotten_is_done_again(here, sql, runtime_url, monkeypatch):
     monkeypatch.setattr(decide, "in_window", lambda *_: True)
+    without(monkeypatch, "conclude", IN_TIME)
     assert (await forgetful(here, sql, runtime_url)).acts == {"a": 2}
 
 

@@ -105,6 +105,16 @@ def test_a_wrong_attribute_is_refused(name, value):
     refusal(structured(**{name: value}))
 
 
+def test_what_was_read_before_excuses_nothing():
+    assert read(structured(schemaversion=1)).version == 1
+    assert "schemaversion" in refusal(structured(schemaversion=True))
+    assert "schemaversion" in refusal(structured(schemaversion=1.0))
+    for _ in range(2):
+        assert "source" in refusal(structured(source=["urn:postroad:flights"]))
+        assert "type" in refusal(structured(type={"a": 1}))
+        assert "source" in refusal(structured(source=""))
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -199,6 +209,13 @@ def test_only_an_owners_own_event_is_known_by_its_id_alone():
     }
     assert len(keys) == 5
     assert message_key(read(structured(id="17"))) == message_key(read(structured(id="17")))
+
+
+@pytest.mark.parametrize("id_", [ID.upper(), ID.replace("-", "") + "----", "1" * 36, "{" + ID[:34] + "}"])
+def test_an_own_id_is_a_key_only_in_the_form_that_we_write(id_):
+    key = message_key(read(structured(id=id_)))
+    assert (key == UUID(ID)) is (id_ == ID.upper())
+    assert type(key) is UUID
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
+from itertools import cycle
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -136,22 +138,46 @@ def test_docstrings_and_descriptions_are_kept(text):
     }  # fmt: skip
 
 
-def test_the_module_type_checks(text, tmp_path):
+@pytest.fixture
+def written(text, tmp_path):
+    """A folder with the module, one with strange names in it, and a use of them whose fourth line is wrong."""
+    fields = dict(zip(_ODD_NAMES, cycle(_ODD_SCHEMAS), strict=False))
+    schema = {
+        "description": "Odd.", "$defs": {"A": {"properties": {"to": {"$ref": "#/$defs/A"}}}},
+        "properties": {**fields, "inner": {"properties": fields}, "any": {"anyOf": _ODD_SCHEMAS}},
+        "required": _ODD_NAMES[::2],
+    }  # fmt: skip
+    odd = {"type": "a.class.made", "version": 1, "owner": "a", "schema": schema}
     (tmp_path / "made.py").write_text(text, encoding="utf-8")
+    (tmp_path / "odd.py").write_text(module_of(read_values({"events": [odd]}, "x").events), encoding="utf-8")
     (tmp_path / "use.py").write_text(
         "from made import FLIGHT_DEPARTED\n"
         "def look(data: dict[str, object]) -> str:\n"
         "    event = FLIGHT_DEPARTED.decode(data)\n"
-        "    wrong: int = event.gate\n"
+        "    wrong: int = event.gate; print(wrong)\n"
         "    return event.legs[0].to\n"
     )
+    return tmp_path
+
+
+def test_the_module_type_checks(written):
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"),
-         "made.py", "use.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(written / "cache"),
+         "made.py", "odd.py", "use.py"],
+        cwd=written, capture_output=True, text=True, check=False,
     )  # fmt: skip
     (error,) = [line for line in done.stdout.splitlines() if "error" in line]
     assert error.startswith("use.py:4: error: Incompatible types in assignment"), done.stdout + done.stderr
+
+
+def test_the_module_type_checks_by_pyright(written):
+    (written / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run(command, cwd=written, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    (error,) = json.loads(done.stdout)["generalDiagnostics"]
+    assert (Path(error["file"]).name, error["range"]["start"]["line"] + 1) == ("use.py", 4), error
+    assert error["rule"] == "reportAssignmentType"
 
 
 def test_the_latest_version_of_each_type_is_read_and_the_same_file_gives_the_same_text():
@@ -165,28 +191,29 @@ def test_the_latest_version_of_each_type_is_read_and_the_same_file_gives_the_sam
     assert module_of(read).count("_Subscription(") == 1
 
 
-_NAMES = st.text(max_size=12) | st.sampled_from([
+_ODD_NAMES = [
     "class", "None", "self", "cls", "int", "str", "list", "model_config", "model_fields", "copy", "json", "_private",
     "__init__", "Event", "ABMade", "FLIGHT", "ﬁ", "fi", "²", "x²", "a b", "a-b", "a_b", "'", '"""', "\\", "\n",
     "\ud800", "_pydantic", "Field",
     "import os", "µ", "\u00b5", "\u03bc", "名", "Model", "field_x", "x", "_x",
-])  # fmt: skip
+]  # fmt: skip
+_ODD_SCHEMAS = [
+    {"type": "string"}, {"type": "integer"}, {}, {"type": "string", "format": "date-time"}, {"$ref": "#/$defs/A"},
+    {"$ref": "#/$defs/nowhere"}, {"const": "x'\"\\"}, {"enum": ["a | b", "[", 1, None, True]}, {"enum": [[]]},
+    {"type": ["string", "null"], "default": None}, {"type": "number", "default": 1}, {"allOf": [{}, {}]},
+    {"type": "string", "default": "'''"}, {"type": 7}, {"anyOf": []},
+]  # fmt: skip
+_NAMES = st.text(max_size=12) | st.sampled_from(_ODD_NAMES)
 _SCHEMA = st.deferred(
     lambda: st.one_of(
-        st.sampled_from([
-            {"type": "string"}, {"type": "integer"}, {}, {"type": "string", "format": "date-time"},
-            {"$ref": "#/$defs/A"},
-            {"$ref": "#/$defs/nowhere"}, {"const": "x'\"\\"}, {"enum": ["a | b", "[", 1, None, True]}, {"enum": [[]]},
-            {"type": ["string", "null"], "default": None}, {"type": "number", "default": 1}, {"allOf": [{}, {}]},
-            {"type": "string", "default": "'''"}, {"type": 7}, {"anyOf": []},
-        ]),
+        st.sampled_from(_ODD_SCHEMAS),
         st.builds(lambda inner: {"type": "array", "items": inner}, _SCHEMA),
         st.builds(lambda inner: {"type": "object", "additionalProperties": inner}, _SCHEMA),
         st.builds(lambda *forms: {"anyOf": [*forms]}, _SCHEMA, _SCHEMA),
         st.builds(lambda *forms: {"type": "array", "prefixItems": [*forms]}, _SCHEMA, _SCHEMA),
         _object(),
     )
-)  # fmt: skip
+)
 
 
 def _object() -> Any:

@@ -161,9 +161,10 @@ async def _stage(url: str, events: Sequence[Any]) -> None:
 
 
 def told(running: Running, name: str, **fields: Any) -> list[dict[str, Any]]:
-    """All records of a signal with these fields that a process has logged."""
+    """All records of a signal with these fields that a process has logged; one for each delivery that settled."""
     return [
         line
         for line in [*running.lines]
         if line.get("signal") == name and all(line.get(key) == value for key, value in fields.items())
+        for _ in range(line["count"] if name == "delivery_settled" else 1)
     ]

@@ -78,7 +78,7 @@ class Settled:
 
     def __call__(self, signal: Signal) -> None:
         if isinstance(signal, DeliverySettled):
-            self.results.append(signal.result)
+            self.results += [signal.result] * signal.count
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def until(self, count: int) -> list[DeliveryResult]:

@@ -48,20 +48,20 @@ def test_the_tally_counts_from_the_first_word_and_a_retry_once() -> None:
     told = Told(seconds(1), clock=ManualClock())
     tally = Tally(told)
 
-    def settled(result: DeliveryResult) -> DeliverySettled:
-        return DeliverySettled("c", "t", result, 0.0)
+    def settled(result: DeliveryResult, count: int = 1) -> DeliverySettled:
+        return DeliverySettled("c", "t", result, count)
 
     tally(settled(DeliveryResult.OK))
     told.tell("stop")
     for signal in (
-        settled(DeliveryResult.OK), settled(DeliveryResult.RETRY), settled(DeliveryResult.GIVEN_BACK),
+        settled(DeliveryResult.OK, 3), settled(DeliveryResult.RETRY), settled(DeliveryResult.GIVEN_BACK, 2),
         WorkSettled("q", "retry", "ok", 1), WorkSettled("q", "job", "ok", 1),
         WorkSettled("q", "job", "interrupted", 1), ExecutorSettled("e", "mail", "failed", 0.0, 0.0),
         ExecutorSettled("e", "mail", "cancelled", 0.0, 0.0),
     ):  # fmt: skip
         tally(signal)
     last = receipt(tally, (5, 7, 2), told=told, unfinished=Counter({"mail": 3, "bill": 1}))
-    assert (last.finished, last.given_back, last.abandoned) == (4 + 5, 2 + 7, 2 + 4)
+    assert (last.finished, last.given_back, last.abandoned) == (6 + 5, 3 + 7, 2 + 4)
     assert last.unfinished == ("bill", "mail (3)")
 
 

@@ -63,7 +63,7 @@ DEPARTED = "flights.flight.departed"
 PUBLISHED = PublishesSettled(
     DEPARTED, 2, PublishResult.CONFIRMED, 3, seconds=(0.01, 0.02, 0.03), delays=(0.1, 0.2, 0.3), attempts=(0, 0, 4)
 )
-HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 0.02)
+HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 1, (0.02,))
 WORKED = WorkSettled("punctuality", "retry", "ok", 1, (1.5,))
 PLANNED = OccurrenceEnded("reports.daily", "ok", 1.5e9, (0.25,))
 
@@ -210,7 +210,7 @@ def test_the_documentation_lists_the_same_metrics_and_labels() -> None:
 
 def test_an_event_type_that_nobody_declared_is_other() -> None:
     meter = Meter(event_types=[DEPARTED])
-    meter.tell(HANDLED, DeliverySettled("punctuality", "card 4111-1111", DeliveryResult.QUARANTINE, 0.1))
+    meter.tell(HANDLED, DeliverySettled("punctuality", "card 4111-1111", DeliveryResult.QUARANTINE, 1, (0.1,)))
     assert (
         meter.value("postroad_consumer_messages_total", consumer="punctuality", event_type=DEPARTED, result="ok") == 1
     )
@@ -227,7 +227,7 @@ def test_an_event_type_that_nobody_declared_is_other() -> None:
 def test_event_types_beyond_the_cap_share_a_label(declared) -> None:
     names = [f"flights.flight.departed{number:03}" for number in range(MOST_EVENT_TYPES + 50)]
     meter = Meter(event_types=names) if declared else Meter()
-    meter.tell(*(DeliverySettled("c", name, DeliveryResult.OK, 0.1) for name in names))
+    meter.tell(*(DeliverySettled("c", name, DeliveryResult.OK, 1, (0.1,)) for name in names))
     [family] = [family for family in meter.registry.collect() if family.name == "postroad_consumer_messages"]
     labels = {sample.labels["event_type"] for sample in family.samples}
     assert len(labels) == MOST_EVENT_TYPES + 1

@@ -7,11 +7,14 @@ from collections.abc import Generator
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from postroad.errors import UsageError
 from postroad.sql import Call, Statement, drive, drive_sync
 from postroad.sql.asyncpg import AsyncpgHand
+from postroad.sql.drive import kept
+from postroad.sql.psycopg import AsyncPsycopgBlock
 
 
 class Hand:
@@ -170,3 +173,11 @@ def test_the_blocking_driver_refuses_what_would_have_to_be_awaited() -> None:
 
     with pytest.raises(UsageError, match=r"returned something to be awaited.*PR107"):
         drive_sync(pipeline(), BlockingHand())
+
+
+async def test_a_block_that_was_ended_inside_is_an_error_of_the_handlers(database) -> None:
+    connection = await psycopg.AsyncConnection.connect(database, autocommit=True)
+    async with connection:
+        with pytest.raises(UsageError, match=r"the handler ended the transaction.*PR111"):
+            async with kept(AsyncPsycopgBlock(connection)):
+                await connection.execute("COMMIT")

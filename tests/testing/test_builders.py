@@ -55,6 +55,14 @@ def test_a_delivery_lends_resources_and_has_no_leases():
         made.lease("name")
 
 
+def test_resources_by_type_are_found_by_it():
+    fake = Connection()
+    event = OrderPlaced(number="A-1")
+    assert make_delivery(event, tx=None, resources={Gateway: fake}).use(Gateway) is fake
+    assert make_run(send_mail, tx=None, resources={Gateway: fake}).use(Gateway) is fake
+    assert make_blocking_run(print_mail, tx=None, resources={Gateway: fake}).use(Gateway) is fake
+
+
 async def test_a_job_is_called_with_a_run_that_stands_on_nothing():
     tx = AsyncConnection()
     run = make_run(send_mail, tx=tx, attempt=2, key="mail:Ada")

@@ -159,10 +159,17 @@ async def test_without_the_stand_in_for_other_apps_such_an_event_is_returned(own
         await test_events_for_other_apps_leave_by_the_road_and_trouble_nobody(own)
 
 
+class Stranger:
+    """No `Gateway`, but given in its place."""
+
+    name = "a stranger"
+
+
 async def test_a_lifespan_is_entered_and_resources_can_stand_in_for_it(own):
     await Road(app, own).deliver(OrderPlaced(number="gateway"), to=bill)
     await Road(app, own, resources=[Gateway("a fake")]).deliver(OrderPlaced(number="gateway"), to=bill)
-    assert await column(Road(app, own), "bill") == ["a fake", "the real one"]
+    await Road(app, own, resources={Gateway: Stranger()}).deliver(OrderPlaced(number="gateway"), to=bill)
+    assert await column(Road(app, own), "bill") == ["a fake", "a stranger", "the real one"]
 
 
 async def test_drain_works_beside_the_app_inside_a_web_server(road, own, monkeypatch):

@@ -54,6 +54,9 @@ async def awaited(road: Road, tx: psycopg.Connection[TupleRow]) -> None:
     assert_type(make_delivery(OrderPlaced(number="A"), tx=tx), Delivery[psycopg.Connection[TupleRow]])
     assert_type(make_run(send_mail, tx=tx), MadeRun[psycopg.Connection[TupleRow]])
     assert_type(published_on(tx, OrderPlaced), list[Published[OrderPlaced]])
+    make_delivery(OrderPlaced(number="A"), tx=tx, resources=[Mail(receiver="A")])
+    make_delivery(OrderPlaced(number="A"), tx=tx, resources={Mail: Mail(receiver="A")})
+    make_delivery(OrderPlaced(number="A"), tx=tx, resources=7)  # E: arg-type
     await road.deliver(b"{}", to=bill)
     await road.deliver(Mail(receiver="A"), to=bill)  # E: arg-type
     await road.advance(10)  # E: call-arg

@@ -54,6 +54,22 @@ async def test_each_has_its_whole_limit_whoever_began_before():
     assert all(0.2 <= each < 0.3 for each in took)
 
 
+async def test_whoever_goes_on_all_the_same_is_told_of_once():
+    late, told, other = [], Told(), Told()
+
+    async def stubborn():
+        while not late:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+
+    limit = TimeLimit(0.05, late=late.append, spared=0.1)
+    for work, who in ((for_ever(), other), (stubborn(), told)):
+        with pytest.raises(TimeoutError):
+            await limit.within(work, told=who)
+    assert late == [told]
+
+
 async def test_whoever_swallows_it_is_over_all_the_same():
     async def stubborn():
         with suppress(asyncio.CancelledError):

@@ -108,9 +108,10 @@ def list_(
         show.document([show.plain(asdict(row)) for row in rows])
         return
     shown = [
-        ((row.id, show.moment(row.quarantined_at), row.code, row.queue, row.event_type), row.reason) for row in rows
+        ((row.id, show.moment(row.quarantined_at), row.kind, row.code, row.queue, row.event_type), row.reason)
+        for row in rows
     ]
-    show.listing(f"{len(rows)} in quarantine", ("id", "since (UTC)", "code", "queue", "type"), shown)
+    show.listing(f"{len(rows)} in quarantine", ("id", "since (UTC)", "kind", "code", "queue", "type"), shown)
 
 
 @app.command("show")
@@ -202,6 +203,7 @@ def discard(
     chosen = _chosen(
         row, queue=queue, group=group, failure=failure, code=code, event_type=event_type, since=since, until=until
     )
+    quarantine_acts.refuse_effects(chosen, quarantine_acts.NOT_GIVEN_UP)
     found = _previewed(chosen, every=every)
     if not _agreed("discard", found, dry_run=dry_run, yes=yes or row is not None, as_json=json):
         return

@@ -60,14 +60,15 @@ def show_(
 def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
     """Declare it all, as a deploy does. Safe to repeat; what stands otherwise on a broker is refused, not changed.
 
-    With POSTROAD_BROKER_URL=postgres: the consumers subscribe to what the App declares, and to nothing else.
+    With POSTROAD_BROKER_URL=postgres: the consumers subscribe to what the App declares, and to nothing else. With
+    POSTROAD_DATABASE_URL set the act is in the audit of that database.
     """
     from postroad.runtime import operations
     from postroad.runtime.settings import is_postgres
     from postroad.transport.postgres.transport import subscriptions_in
 
     topology, settings = load(reference).topology, operations.topology_settings()
-    asyncio.run(operations.apply_topology(settings, topology, by=who(None)))
+    unrecorded = asyncio.run(operations.apply_topology(settings, topology, by=who(None)))
     counts = {
         "exchanges": len(topology.exchanges), "queues": sum(one.owned for one in topology.queues),
         "bindings": len(topology.bindings),
@@ -78,6 +79,8 @@ def apply_(reference: Reference, *, json: show.AsJson = False) -> None:
         show.document({"applied": counts})
     else:
         show.line(f"applied {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
+    if unrecorded is not None:
+        sys.stderr.write(f"not in the audit: {unrecorded}\n")
 
 
 @app.command("verify")

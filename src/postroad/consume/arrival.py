@@ -114,28 +114,27 @@ def resumed(row: ClaimedRow) -> Arrival:
 def identified(consumer: Consumer[Any], arrival: Arrival) -> Arrival:
     """Decode the envelope, check who sent it, what it is and in which version, and read its payload, once.
 
-    A refusal stays on the record. One new record for all steps: this is on the way of every delivery.
+    It fills in the record that it is given, as far as it comes; a refusal stays there.
     """
-    wire, envelope, key, subscription, event, refusal = arrival.wire, None, None, None, None, None
+    wire, envelope = arrival.wire, None
     try:
         delivered(consumer, arrival)
         if consumer.queue is None:
-            envelope = opened(wire)
-            key = vouched(wire, envelope)
+            envelope = arrival.envelope = opened(wire)
+            arrival.message_key = vouched(wire, envelope)
         else:
-            envelope, key, event = legacy.opened(consumer, wire)
-        subscription = recognised(consumer, envelope)
+            envelope, arrival.message_key, arrival.event = legacy.opened(consumer, wire)
+            arrival.envelope = envelope
+        subscription = arrival.subscription = recognised(consumer, envelope)
         remaining(wire)
         admitted(consumer, envelope, subscription)
-        event = validated(envelope, subscription) if event is None else event
+        if arrival.event is None:
+            arrival.event = validated(envelope, subscription)
     except (ContractError, Drop) as error:
-        refusal = error
+        arrival.refusal = error
     if envelope is not None and wire.event_type != envelope.type:
-        wire = replace(wire, event_type=_plain(envelope.type))
-    return Arrival(
-        wire=wire, tag=arrival.tag, row=arrival.row, redelivered=arrival.redelivered, envelope=envelope,
-        message_key=key, subscription=subscription, event=event, refusal=refusal,
-    )  # fmt: skip
+        arrival.wire = replace(wire, event_type=_plain(envelope.type))
+    return arrival
 
 
 def delivered(consumer: Consumer[Any], arrival: Arrival) -> None:

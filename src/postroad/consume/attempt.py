@@ -13,7 +13,7 @@ from postroad.clock import seconds
 from postroad.consume.alone import Alone
 from postroad.consume.arrival import Arrival, dated
 from postroad.consume.gears import Gears
-from postroad.consume.handler import LIMIT, HandlerRun, Surroundings, ThreadRun
+from postroad.consume.handler import LET_GO, LIMIT, HandlerRun, Surroundings, ThreadRun
 from postroad.consume.inbox import Claim, Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
@@ -140,7 +140,8 @@ class Attempts:
         self.gears = Gears(clock, allowed=consumer.group, concurrency=consumer.concurrency)
         self.around = Surroundings(
             consumer=consumer, resources=resources, signals=signals, clock=clock, gears=self.gears,
-            limit=TimeLimit(consumer.max_runtime.total_seconds()), leases=leases,
+            limit=TimeLimit(consumer.max_runtime.total_seconds(), late=self._cut, spared=LET_GO.total_seconds()),
+            leases=leases,
         )  # fmt: skip
         self.running = self.around.running
         self.seats = asyncio.Semaphore(consumer.concurrency)
@@ -250,16 +251,14 @@ class Attempts:
             if not isinstance(error, TimeoutError) and not connection_like(error):
                 self.signals.emit(TaskFailed(self.consumer.name, type(error).__name__, "starts are not taken back"))
 
-    def cut_overdue(self) -> int:
-        """Cut the connection of every handler that goes on two seconds after its time limit; how many. Call it often.
+    def _cut(self, run: HandlerRun) -> None:
+        """Cut the connection of a handler that goes on after its time limit, in whatever role it runs.
 
-        Such a handler swallows its cancellation or blocks; without its connection it cannot commit.
+        It swallows its cancellation; without its connection it cannot commit.
         """
-        now = self.clock.monotonic()
-        overdue = [run for run in [*self.running] if run.overdue(now)]
-        for run in overdue:
-            run.cut()
-        return len(overdue)
+        run.cut()
+        reason = "a handler goes on after its time limit; its connection was cut"
+        self.signals.emit(TaskFailed(f"consumer:{self.consumer.name}", "TimeoutError", reason))
 
     async def _begun(self, arrival: Arrival) -> Arrival | None:
         """See `rehandle.begun`; None: the database is away."""

@@ -128,9 +128,9 @@ def grouped(
     transaction of his own, and whoever comes after him, has his mark taken back. Without them it comes out. Any error
     that comes out has broken the group.
     """
-    found = yield from inbox.claim_many(schema, consumer.name, [_key(run) for run in runs], patience=PATIENCE)
+    others = yield from inbox.claim_many(schema, consumer.name, [_key(run) for run in runs], patience=PATIENCE)
     for run in runs:
-        claim = found[_key(run)]
+        claim = others.get(_key(run), Claim.FRESH)
         if claim is Claim.FRESH:
             book.fresh.append(run)
         else:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 LET_GO: Final = seconds(2)
 """How long a handler that was told to stop may take; after that its connection is cut."""
 
-_LET_GO_SECONDS: Final = LET_GO.total_seconds()
-
 LIMIT: Final = "PR506"
 """The code of a handler that exceeded its time limit."""
 
@@ -65,11 +63,10 @@ class Surroundings:
 class HandlerRun:
     """The author's handler, called once inside the transaction."""
 
-    __slots__ = ("_around", "_deadline", "arrival", "error", "limited", "lost", "seconds", "task", "unit")
+    __slots__ = ("_around", "arrival", "error", "limited", "lost", "seconds", "task", "unit")
 
     def __init__(self, around: Surroundings, arrival: Arrival) -> None:
         self._around = around
-        self._deadline = 0.0
         self.arrival = arrival
         self.unit: Unit[Any] | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -87,7 +84,6 @@ class HandlerRun:
         """Run it within its time limit; what it raises is kept in `error`, so that ours is told from its own."""
         around, arrival = self._around, self.arrival
         began = around.clock.monotonic()
-        self._deadline = began + around.limit.seconds + _LET_GO_SECONDS
         around.running.add(self)
         around.tell_started(arrival)
         try:
@@ -110,10 +106,6 @@ class HandlerRun:
         async with self.unit.lent() as tx:
             handling: Any = self._around.consumer.function(self.arrival.event, self._delivery(tx))
             await handling
-
-    def overdue(self, now: float) -> bool:
-        """Whether it goes on although it was told to stop a while ago."""
-        return now >= self._deadline
 
     def cut(self) -> None:
         """Cut its connection."""
@@ -183,7 +175,6 @@ class ThreadRun(HandlerRun):
 
     def __init__(self, around: Surroundings, arrival: Arrival) -> None:
         super().__init__(around, arrival)
-        self._deadline = float("inf")  # The timer sees to it.
         self._loop = asyncio.get_running_loop()
         self._timer = asyncio.timeout(None)
         self._started = self._ended = self._left = False

@@ -62,12 +62,13 @@ def claim(schema: str, consumer: str, key: UUID, *, mark: Mark, reason: str | No
 def claim_many(schema: str, consumer: str, keys: Sequence[UUID], *, patience: timedelta) -> Pipeline[dict[UUID, Claim]]:
     """Mark the messages of a group, each named once, as handled in the open transaction, and say what was found.
 
-    One statement, which waits for nobody. Until its end no statement of the transaction waits longer than
-    `patience` for a lock. Keys are taken in their order, so that two processes meet on the first.
+    What is not named in the answer is fresh. One statement, which waits for nobody. Until its end no statement of the
+    transaction waits longer than `patience` for a lock. Keys are taken in their order, so that two processes meet on
+    the first.
     """
     waits = f"{round(patience.total_seconds() * 1000)}ms"
     rows = yield QUERIES.statement("claim_many", schema, consumer, sorted(keys, key=_number), waits)
-    return {row["key"]: _found(row) for row in rows}
+    return {row["key"]: _not_fresh(row) for row in rows if row["key"] is not None}
 
 
 def forget(schema: str, consumer: str, keys: Sequence[UUID]) -> Pipeline[None]:
@@ -122,8 +123,8 @@ def ensure(schema: str, marks: Sequence[tuple[str, UUID, str]]) -> Pipeline[None
 
 
 def _found(row: Mapping[str, Any]) -> Claim:
-    if row["fresh"]:
-        return Claim.FRESH
-    if row["had"] or row["standing"] is not None:
-        return Claim.DUPLICATE
-    return Claim.BUSY
+    return Claim.FRESH if row["fresh"] else _not_fresh(row)
+
+
+def _not_fresh(row: Mapping[str, Any]) -> Claim:
+    return Claim.DUPLICATE if row["had"] or row["standing"] is not None else Claim.BUSY

@@ -65,4 +65,4 @@ class Retries:
 
     def _tell(self, event_type: str, result: DeliveryResult, began: float, reason: str) -> None:
         taken = self._clock.monotonic() - began
-        self._signals.emit(DeliverySettled(self._attempts.consumer.name, event_type, result, taken, reason))
+        self._signals.emit(DeliverySettled(self._attempts.consumer.name, event_type, result, 1, (taken,), reason))

@@ -20,7 +20,6 @@ from postroad.signals.catalog import (
     DeliverySettled,
     IntakePaused,
     IntakeResumed,
-    TaskFailed,
     Unacked,
 )
 
@@ -265,10 +264,18 @@ class ConsumerService:
         self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
         self._owed -= len(acks)
         self._signals.emit(DeliveriesAcked(self._consumer.name, len(acks)))
-        for arrival, outcome, taken in acks:
-            result = RESULTS[outcome.end]
-            settled = DeliverySettled(self._consumer.name, arrival.event_type, result, taken, outcome.reason)
-            self._signals.emit(settled)
+        self._tell(
+            (arrival.event_type, RESULTS[outcome.end], outcome.reason, taken) for arrival, outcome, taken in acks
+        )
+
+    def _tell(self, ended: Iterable[tuple[str, DeliveryResult, str, float]]) -> None:
+        """Say what became of deliveries that ended in this turn: one signal for all that did alike."""
+        alike: dict[tuple[str, DeliveryResult, str], list[float]] = {}
+        for event_type, result, reason, taken in ended:
+            alike.setdefault((event_type, result, reason), []).append(taken)
+        for (event_type, result, reason), each in alike.items():
+            seconds = tuple(each)
+            self._signals.emit(DeliverySettled(self._consumer.name, event_type, result, len(seconds), seconds, reason))
 
     def _put_back(self, arrivals: Sequence[Arrival]) -> None:
         """Give back what has its lane."""
@@ -288,9 +295,7 @@ class ConsumerService:
             return
         self._intake.give_back([arrival.tag for arrival in returns if arrival.tag is not None])
         self._owed -= len(returns)
-        for arrival in returns:
-            settled = DeliverySettled(self._consumer.name, arrival.event_type, DeliveryResult.GIVEN_BACK, 0.0)
-            self._signals.emit(settled)
+        self._tell((arrival.event_type, DeliveryResult.GIVEN_BACK, "", 0.0) for arrival in returns)
 
     def _close(self) -> None:
         """Start nothing more; what has not started goes back."""
@@ -359,9 +364,6 @@ class ConsumerService:
             if self._group.stalled(self._clock.monotonic()):
                 self._attempts.gears.punish()
                 self._lanes.ungroup()
-            if self._attempts.cut_overdue():
-                reason = "a handler goes on after its time limit; its connection was cut"
-                self._signals.emit(TaskFailed(self.name, "TimeoutError", reason))
 
     async def _wind_down(self, slots: Sequence[asyncio.Task[None]]) -> None:
         """Leave the broker, give back what has not started, and wait for what has; `slots` end with the group."""

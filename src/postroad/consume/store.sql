@@ -19,7 +19,8 @@ SELECT locked.had, locked.durable, coalesce((SELECT marked.fresh FROM marked), f
 
 -- name: claim_many
 -- The same for a group: marks messages $2, sorted, of consumer $1 as handled; the ones another process has open are
--- passed over. While the group is open no statement of it waits for a lock for more than $3.
+-- passed over. While the group is open no statement of it waits for a lock for more than $3. What comes back is the
+-- messages that are not marked by this, or one row without any: so the settings are set in any case.
 WITH locked AS MATERIALIZED (
     SELECT wanted.key, pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || wanted.key::text, 0)) AS had
       FROM unnest($2::uuid[]) AS wanted (key)
@@ -34,14 +35,17 @@ WITH locked AS MATERIALIZED (
      WHERE locked.had
     ON CONFLICT DO NOTHING
     RETURNING message_key
+), others AS (
+    SELECT locked.key, locked.had,
+           CASE WHEN NOT locked.had
+                THEN (SELECT inbox.outcome FROM {schema}.inbox
+                       WHERE inbox.consumer = $1 AND inbox.message_key = locked.key) END AS standing
+      FROM locked
+     WHERE NOT EXISTS (SELECT FROM marked WHERE marked.message_key = locked.key)
 )
-SELECT locked.key, locked.had, marked.message_key IS NOT NULL AS fresh,
-       CASE WHEN NOT locked.had
-            THEN (SELECT inbox.outcome FROM {schema}.inbox
-                   WHERE inbox.consumer = $1 AND inbox.message_key = locked.key) END AS standing
+SELECT others.key, others.had, others.standing, careful.patience, careful.durable
   FROM careful
- CROSS JOIN locked
-  LEFT JOIN marked ON marked.message_key = locked.key;
+  LEFT JOIN others ON true;
 
 -- name: forget
 -- Take back the marks of messages $2 that this transaction has set.

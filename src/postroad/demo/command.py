@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -69,9 +70,27 @@ def run_demo(
     except flights.UnreadableFile as error:
         raise UsageError("PR107", str(error)) from error
     console = Console(stderr=True)
-    with _folder(console, keep=keep) as folder, _bar(console) as watch, Servers(folder, broker=broker) as servers:
+    with (
+        _terminable(), _folder(console, keep=keep) as folder, _bar(console) as watch,
+        Servers(folder, broker=broker) as servers,
+    ):  # fmt: skip
         road = Road(servers, folder, csv=csv, chaos=chaos, consumer_app=consumer_app)
         return road.run(watch)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does: what was started is stopped, and its folder removed."""
+
+    def heard(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Clearing up is not to be interrupted again.
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

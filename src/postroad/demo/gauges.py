@@ -71,8 +71,8 @@ class Counter:
         """Count what is worth counting."""
         match heard:
             case DeliverySettled():
-                self.add("settled", 1)
-                self.add("duplicates", int(heard.result is DeliveryResult.DUPLICATE))
+                self.add("settled", heard.count)
+                self.add("duplicates", heard.count if heard.result is DeliveryResult.DUPLICATE else 0)
             case DeliveriesReceived():
                 self.add("received", heard.count)
                 self.add("redelivered", heard.redelivered)

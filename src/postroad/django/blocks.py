@@ -37,7 +37,7 @@ class Atomic:
     all databases of the thread. With the default age of 0 every delivery connects anew: set one. At the time limit, or
     when a lease is lost, the connection is cut from outside, so that nothing of the block can be committed.
 
-    The database must be the App's own, and hold Postroad's tables.
+    The database must be the App's own, and hold Postroad's tables: a process does not start with any other (PR101).
     """
 
     threaded: ClassVar[bool] = True

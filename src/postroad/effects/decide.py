@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.clock import minutes, seconds
-from postroad.effects.outcome import Absent, Done, Found, Outcome, Refused
+from postroad.effects.outcome import Absent, Done, Found, Outcome, Refused, is_outcome
 
 if TYPE_CHECKING:
     from postroad.effects.effect import Effect
@@ -99,9 +99,9 @@ def concluded(effect: Effect[Any], entry: Entry, answer: LookedUp | None, *, cha
     An absence proves nothing while the request may still be on its way, nor once the provider may have forgotten the
     key; before it is believed, as many look-ups in a row must agree as the effect asks for.
     """
-    if isinstance(answer, Found) and isinstance(answer.outcome, Done):
-        return Conclusion(state=State.SUCCEEDED, answer="done", outcome=answer.outcome.ref)
-    if isinstance(answer, Found) and isinstance(answer.outcome, Refused):
+    if isinstance(answer, Found) and is_outcome(answer.outcome):
+        if isinstance(answer.outcome, Done):
+            return Conclusion(state=State.SUCCEEDED, answer="done", outcome=answer.outcome.ref)
         return Conclusion(state=State.REJECTED, answer="refused", outcome=answer.outcome.code)
     if answer is Absent or isinstance(answer, Absent):
         return _absent(effect, entry, chance=chance)

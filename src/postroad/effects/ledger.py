@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad.audit import Act, record
@@ -11,7 +12,7 @@ from postroad.clock import seconds
 from postroad.effects import store
 from postroad.effects.call import ask
 from postroad.effects.decide import Move, State, doubtful, move, outcome_of, patience
-from postroad.effects.outcome import Done, EffectAttempt, Refused
+from postroad.effects.outcome import Done, EffectAttempt, is_outcome
 from postroad.errors import ContractError, LeaseLost, Unavailable, UsageError
 from postroad.failures import OutcomeUnknown, Retry
 from postroad.signals.catalog import EffectAnswered, EffectConflict, EffectMoved, EffectNeedsPerson, EffectReturned
@@ -102,6 +103,7 @@ class Ledger:
         for _ in range(_TRIES):
             step, entry = await self.run(self._intend(effect, request, grip))
             if step in {Move.SEND, Move.REPEAT}:
+                entry = replace(entry, command=request.body)
                 outcome = await self._send(effect, command, entry, owner=owner, grip=grip, repeat=step is Move.REPEAT)
                 if outcome is not None:
                     return outcome
@@ -112,7 +114,7 @@ class Ledger:
     def _check(self, effect: Effect[Any], grip: Grip) -> None:
         if self.effects.get(effect.name) is not effect:
             raise _unnamed(effect)
-        if grip.open:
+        if grip.open or any(lease.open for lease in [*grip.held]):
             message = f"effect {effect.name!r}: a transaction of the run is open; call once() before it, or after"
             raise UsageError("PR107", message)
         grip.enter()
@@ -170,10 +172,9 @@ class Ledger:
         answer = await ask(owner.perform, command, attempt, limit=left, slots=self.slots)
         result = _result(answer)
         self.signals.emit(EffectAnswered(effect.name, result, self.clock.monotonic() - called))
-        if isinstance(answer.value, Done | Refused):
+        if is_outcome(answer.value):
             await self._settle(effect, entry.id, grip, answer.value)
-            outcome: Outcome = answer.value
-            return outcome
+            return answer.value
         raise await self._doubt(effect, entry.id, grip, f"{result} {answer.failed}".strip())
 
     def _sending(
@@ -182,7 +183,7 @@ class Ledger:
         row, schema = grip.row, self.schema
         marked = yield from store.sent(
             schema, entry.id, run=row.id, token=row.token, settle=effect.settle, repeat=repeat,
-            key_window=effect.key_window,
+            key_window=effect.key_window, command=entry.command or b"", timeout=effect.timeout,
         )  # fmt: skip
         if marked is not None and repeat:
             yield from record(schema, looked_up(entry.id, answer="repeat", state=State.SENT))
@@ -279,7 +280,9 @@ def _unnamed(effect: Effect[Any]) -> UsageError:
 def _result(answer: Answer) -> str:
     if answer.failed:
         return "timeout" if answer.overtime else "failed"
-    return {Done: "done", Refused: "refused"}.get(type(answer.value), "nonsense")
+    if not is_outcome(answer.value):
+        return "nonsense"
+    return "done" if isinstance(answer.value, Done) else "refused"
 
 
 def _waits(effect: Effect[Any], state: State) -> str:

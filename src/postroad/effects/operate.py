@@ -13,6 +13,7 @@ from postroad.effects.ledger import subject
 from postroad.effects.outcome import Done, Refused
 from postroad.errors import UsageError
 from postroad.sql.statement import queries
+from postroad.work.erase import names, spellings
 from postroad.work.wire import kept
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from postroad.sql.statement import Pipeline
 
 QUERIES: Final = queries("postroad.effects", "operate.sql")
+_IN_DOUBT: Final = frozenset({State.SENT, State.UNKNOWN, State.RECONCILING})
 _OPEN: Final = frozenset({State.UNKNOWN, State.RECONCILING, State.MANUAL})
 _MOST_ENTRIES: Final = 100
 
@@ -65,6 +67,39 @@ class Changed:
     was: str
     state: str
     by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Effects of one name that are left to a person: how many, since when, the latest id, and that one's reason."""
+
+    name: str
+    count: int
+    oldest: datetime
+    latest: datetime
+    oldest_seconds: float
+    last: int
+    reason: str
+
+
+def left(
+    schema: str, *, name: str | None, since: datetime | None = None, until: datetime | None = None
+) -> Pipeline[Sequence[Left]]:
+    """Effects whose outcome nothing finds out any more, by name; those that have waited longest first."""
+    rows = yield QUERIES.statement("left", schema, kept(name), since, until)
+    return [Left(*row.values()) for row in rows]
+
+
+def asked(
+    schema: str, name: str, *, since: datetime | None, until: datetime | None, after: int, last: int, limit: int,
+    by: str,
+) -> Pipeline[list[int]]:  # fmt: skip
+    """Have the next ones that are left to a person looked up once more, each with its entry in the audit; their ids."""
+    rows = yield QUERIES.statement("next_left", schema, kept(name), since, until, after, last, limit)
+    ids = [row["id"] for row in rows]
+    for number in ids:
+        yield from look_up(schema, number, by=by, reason=None)
+    return ids
 
 
 def listed(
@@ -115,6 +150,20 @@ def resolve(
         state, said = State.REJECTED, outcome.code
     yield QUERIES.statement("resolve", schema, id, state.value, kept(said), f"resolved by {kept(by)}")
     return (yield from _noted(schema, row, state, act="effect.resolve", by=by, reason=reason))
+
+
+def erase(schema: str, key: str, *, dry_run: bool) -> Pipeline[tuple[int, int]]:
+    """Erase the commands that are `key`'s or name it: how many, and how many stay until there is an outcome.
+
+    With an outcome there is none any more; one that may have left is needed to look it up, or else it would be a
+    person's turn for want of it alone. Key, fingerprint, provider key and ref stay: they keep it from happening twice.
+    """
+    rows = yield QUERIES.statement("commands", schema, *spellings(key))
+    found = [row for row in rows if row["key"] == key or names(bytes(row["command"]), key)]
+    erased = [row["id"] for row in found if row["state"] not in _IN_DOUBT]
+    if erased and not dry_run:
+        yield QUERIES.statement("erase", schema, erased)
+    return len(erased), len(found) - len(erased)
 
 
 def _doubted(schema: str, id: int) -> Pipeline[Mapping[str, Any]]:  # noqa: A002 - the column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar
 
 C_contra = TypeVar("C_contra", contravariant=True)
 
@@ -26,6 +26,15 @@ class Refused:
 
 Outcome: TypeAlias = Done | Refused
 """What became of an effect, for good."""
+
+
+def is_outcome(answer: object) -> TypeGuard[Outcome]:
+    """Whether an owner's answer can be kept: untyped code may hand over anything, a number for a ref, too."""
+    match answer:
+        case Done(ref=str()) | Refused(code=str()):
+            return True
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

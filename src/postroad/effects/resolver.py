@@ -105,8 +105,7 @@ class Resolver:
         ledger, schema = self._ledger, self._ledger.schema
         for name, state in await ledger.run(store.doubt_orphans(schema, self._doubtful())):
             ledger.moved(self._effects[name], state)
-        blind = {one.name: one.timeout for one in self._effects.values() if not one.can_look_up}
-        for name in await ledger.run(store.past_window(schema, blind)) if blind else ():
+        for name in await ledger.run(self._give_up()):
             ledger.moved(self._effects[name], State.MANUAL)
         await self._look()
         await ledger.run(self._wake())
@@ -114,6 +113,14 @@ class Resolver:
 
     def _doubtful(self) -> dict[str, State]:
         return {name: doubtful(effect) for name, effect in self._effects.items()}
+
+    def _give_up(self) -> Pipeline[list[str]]:
+        """Leave to a person what has no look-up, and can be repeated no more: that is the last look at it."""
+        blind = {one.name: one.timeout for one in self._effects.values() if not one.can_look_up}
+        given_up = (yield from store.past_window(self._ledger.schema, blind)) if blind else []
+        for number, _ in given_up:
+            yield from record(self._ledger.schema, looked_up(number, answer="too late", state=State.MANUAL))
+        return [name for _, name in given_up]
 
     async def _look(self) -> None:
         leases = {one.name: one.timeout + _MARGIN for one in self._effects.values() if one.can_look_up}
@@ -164,8 +171,10 @@ class Resolver:
             self._ledger.moved(effect, conclusion.state)
 
     async def _concluded(self, effect: Effect[Any], entry: Entry) -> Conclusion:
+        if entry.command is None:
+            return Conclusion(state=State.MANUAL, answer="failed", reason="its command was erased on request")
         try:
-            command = effect.adapter.validate_json(entry.command or b"")
+            command = effect.adapter.validate_json(entry.command)
         except ValidationError:  # Its text quotes the command.
             reason = "the command that was sent does not fit what perform() takes by now"
             return Conclusion(state=State.MANUAL, answer="failed", reason=reason)

@@ -75,12 +75,15 @@ def wait(schema: str, id: int, *, run: int) -> Pipeline[None]:  # noqa: A002 - t
 
 def sent(
     schema: str, id: int, *, run: int, token: int, settle: timedelta, repeat: bool, key_window: timedelta | None,  # noqa: A002
+    command: bytes, timeout: timedelta,
 ) -> Pipeline[tuple[int, datetime] | None]:  # fmt: skip
     """Note that the request is about to leave: its number and time; None where it may not, since another moved first.
 
-    `repeat`: it is the look-up of an unknown outcome, so that the provider's memory of the key is not counted anew.
+    `repeat`: it is the look-up of an unknown outcome, so that the provider's memory of the key is not counted anew; it
+    does not leave where that ends within the `timeout`, whatever was seen before.
     """
-    rows = yield QUERIES.statement("send", schema, id, run, token, settle, repeat, key_window)
+    args = (id, run, token, settle, repeat, key_window, command, timeout)
+    rows = yield QUERIES.statement("send", schema, *args)
     return (rows[0]["attempt"], rows[0]["sent_at"]) if rows else None
 
 
@@ -115,10 +118,10 @@ def conclude(schema: str, entry: Entry, conclusion: Conclusion) -> Pipeline[bool
     return bool((yield QUERIES.statement("conclude", schema, *args)))
 
 
-def past_window(schema: str, margins: Mapping[str, timedelta]) -> Pipeline[list[str]]:
-    """Leave to a person what can be repeated no more; the effects' names."""
+def past_window(schema: str, margins: Mapping[str, timedelta]) -> Pipeline[list[tuple[int, str]]]:
+    """Leave to a person what can be repeated no more; the effects, with their names."""
     rows = yield QUERIES.statement("past_window", schema, list(margins), list(margins.values()))
-    return [row["name"] for row in rows]
+    return [(row["id"], row["name"]) for row in rows]
 
 
 def awaited(schema: str) -> Pipeline[list[tuple[int, Sequence[int]]]]:

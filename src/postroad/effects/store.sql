@@ -38,13 +38,16 @@ WHERE id = $1 AND NOT waiting @> ARRAY[$2::bigint];
 
 -- name: send
 -- The request is about to leave: from this run's intent, from a proven absence, or ($5) as the look-up of an unknown.
--- A provider that never saw the key begins to remember it now.
+-- A provider that never saw the key begins to remember it now. A command that was erased is kept again: to look it up. A
+-- repeat may take $8, and may not leave where the provider forgets the key before its end.
 UPDATE {schema}.effect
 SET state = 'sent', run = $2, token = $3, attempt = attempt + 1, absences = 0, looks = CASE WHEN $5 THEN looks ELSE 0 END,
     reason = NULL, sent_at = clock_timestamp(), settles_at = clock_timestamp() + $4::interval, next_check_at = NULL,
-    valid_until = CASE WHEN $5 THEN valid_until ELSE clock_timestamp() + $6::interval END
+    valid_until = CASE WHEN $5 THEN valid_until ELSE clock_timestamp() + $6::interval END,
+    command = coalesce(command, $7)
 WHERE id = $1
-    AND ((state = 'intended' AND token = $3) OR state = 'not_found' OR ($5 AND state = 'unknown'))
+    AND ((state = 'intended' AND token = $3) OR state = 'not_found'
+        OR ($5 AND state = 'unknown' AND valid_until > clock_timestamp() + $8::interval))
 RETURNING attempt, sent_at;
 
 -- name: settle
@@ -94,13 +97,15 @@ RETURNING effect.id, effect.name, effect.state, effect.fingerprint, effect.provi
     effect.valid_until - clock_timestamp() AS remembered;
 
 -- name: conclude
--- A look-up has its answer: for good, for another request, for a person, or to be looked up again.
+-- A look-up has its answer: for good, for another request, for a person, or to be looked up again. An absence that is
+-- noted after the provider may have forgotten the key proves nothing: it is left for the next look-up to say so.
 UPDATE {schema}.effect
 SET state = $3, outcome = $4, reason = $5, absences = $6, looks = looks + 1, token = NULL,
     next_check_at = CASE WHEN $3 = 'unknown' THEN clock_timestamp() + $7::interval END,
     command = CASE WHEN $3 IN ('succeeded', 'rejected') THEN NULL ELSE command END,
     finished_at = CASE WHEN $3 IN ('succeeded', 'rejected') THEN clock_timestamp() END
 WHERE id = $1 AND token = $2 AND state = 'reconciling'
+    AND ($3 <> 'not_found' OR valid_until IS NULL OR valid_until > clock_timestamp())
 RETURNING id;
 
 -- name: past_window

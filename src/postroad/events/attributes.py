@@ -75,15 +75,14 @@ def moment(attributes: Mapping[str, Any], name: str) -> datetime | None:
     Raises:
         ContractError: PR501, it is not a time, or has no offset.
     """
-    value = text(attributes, name)
-    if value is None:
-        return None
-    found = _RFC3339.fullmatch(value)
+    value = attributes.get(name)
     try:
-        if found is not None:
+        if isinstance(value, str) and _RFC3339.fullmatch(value):
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
+    if text(attributes, name) is None:
+        return None
     raise ContractError("PR501", f"attribute {name} is not a time with its offset")
 
 

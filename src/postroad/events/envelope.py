@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
+
+from pydantic_core import SchemaValidator, core_schema
 
 from postroad.errors import ContractError
 from postroad.events import attributes as read
@@ -29,7 +32,11 @@ _OWN: Final = "urn:postroad:"
 _PREFIXES: Final = ("cloudEvents_", "cloudEvents:", "ce-")
 _MESSAGE_KEYS: Final = uuid5(NAMESPACE_URL, "urn:postroad:message-key")
 _UUID_LENGTH: Final = 36
+_uuid = SchemaValidator(core_schema.uuid_schema()).validate_python
+"""Reads a UUID in a fifth of the time that its own class takes."""
 _CONSTANTS: Final[dict[str, tuple[str, str]]] = {}  # As many as there are declared versions.
+_SHARED: Final = ("specversion", "datacontenttype", "source", "type", "schemaversion")
+_NATURES: Final = 512
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -147,22 +154,18 @@ def decode(
 
 
 def _envelope(fields: Mapping[str, Any], data: Any, *, foreign: bool = False) -> Envelope:
-    if read.required_text(fields, "specversion") != "1.0":
-        raise ContractError("PR501", "attribute specversion is not 1.0")
-    if not _is_json(read.text(fields, "datacontenttype") or ""):
-        raise ContractError("PR501", "the data are not JSON")
+    nature = _nature_of(fields)
     if not isinstance(data, dict):
         raise ContractError("PR501", "the data are missing, or not a JSON object")
-    source = read.required_text(fields, "source", most=read.MAX_SOURCE)
-    foreign = foreign or not source.startswith(_OWN)
-    version = read.integer(fields, "schemaversion", least=1)
+    foreign = foreign or not nature.source.startswith(_OWN)
+    version = nature.version
     time = read.moment(fields, "time")
     if not foreign and (version is None or time is None):
         raise ContractError("PR501", f"attribute {'schemaversion' if version is None else 'time'} is missing")
     return Envelope(
         id=read.required_text(fields, "id"),
-        source=source,
-        type=read.required_text(fields, "type"),
+        source=nature.source,
+        type=nature.type,
         version=1 if version is None else version,
         data=data,
         time=time,
@@ -172,6 +175,37 @@ def _envelope(fields: Mapping[str, Any], data: Any, *, foreign: bool = False) ->
         sequence=_sequence(fields, foreign=foreign),
         recorded=read.moment(fields, "recordedtime"),
         traceparent=read.text(fields, "traceparent"),
+    )
+
+
+class _Nature(NamedTuple):
+    """What all events of a version of a type have in common."""
+
+    source: str
+    type: str
+    version: int | None
+
+
+def _nature_of(fields: Mapping[str, Any]) -> _Nature:
+    values = [fields.get(name) for name in _SHARED]
+    try:
+        return _nature(*values)
+    except TypeError:  # An object or a list, where a text belongs, has no hash.
+        return _nature.__wrapped__(*values)
+
+
+@lru_cache(maxsize=_NATURES, typed=True)  # Typed: true is no version 1. A refusal is not remembered.
+def _nature(*values: object) -> _Nature:
+    """Check the `_SHARED` attributes: once for all events that have the same."""
+    fields = dict(zip(_SHARED, values, strict=True))
+    if read.required_text(fields, "specversion") != "1.0":
+        raise ContractError("PR501", "attribute specversion is not 1.0")
+    if not _is_json(read.text(fields, "datacontenttype") or ""):
+        raise ContractError("PR501", "the data are not JSON")
+    return _Nature(
+        source=read.required_text(fields, "source", most=read.MAX_SOURCE),
+        type=read.required_text(fields, "type"),
+        version=read.integer(fields, "schemaversion", least=1),
     )
 
 
@@ -215,9 +249,11 @@ def message_key(envelope: Envelope) -> UUID:
     """
     if envelope.is_own and len(envelope.id) == _UUID_LENGTH:
         try:
-            return UUID(envelope.id)
+            known: UUID = _uuid(envelope.id)
         except ValueError:
             pass
+        else:
+            return known
     return uuid5(_MESSAGE_KEYS, f"{envelope.source}\n{envelope.id}")
 
 

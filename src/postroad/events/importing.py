@@ -28,11 +28,7 @@ Made by `postroad catalog import`; make it anew rather than change it.
 
 from __future__ import annotations
 
-import datetime as _datetime
-import typing as _typing
-import uuid as _uuid
-
-import pydantic as _pydantic
+{imports}import pydantic as _pydantic
 
 from postroad import Subscription as _Subscription
 
@@ -40,6 +36,8 @@ from postroad import Subscription as _Subscription
 class _Read(_pydantic.BaseModel):
     model_config = _pydantic.ConfigDict(populate_by_name=True, extra="ignore", protected_namespaces=())
 '''
+_STANDARD: Final = ("datetime", "typing", "uuid")
+"""Imported where they are used: strict checkers refuse an import that is not."""
 _FORMATS: Final = {
     "date-time": "_datetime.datetime", "date": "_datetime.date", "time": "_datetime.time",
     "duration": "_datetime.timedelta", "uuid": "_uuid.UUID",
@@ -60,8 +58,10 @@ def module_of(events: Iterable[ExportedEvent]) -> str:
         module.add(event)
     names = [*module.subscriptions]
     listed_names = "".join(f"    {name!r},\n" for name in sorted([*names, *module.models]))
-    parts = [_HEAD, *module.models.values(), "\n".join(module.subscriptions.values()) + "\n"]
-    return "\n\n".join(parts) + f"\n__all__ = [\n{listed_names}]\n"
+    parts = [*module.models.values(), "\n".join(module.subscriptions.values()) + "\n"]
+    text = "\n\n".join(parts) + f"\n__all__ = [\n{listed_names}]\n"
+    used = [f"import {name} as _{name}\n" for name in _STANDARD if f"_{name}." in text]
+    return _HEAD.replace("{imports}", "".join([*used, "\n"] if used else [])) + "\n\n" + text
 
 
 class _Module:

@@ -48,7 +48,8 @@ def _what_it_is_not(body: bytes) -> str:
 
 def _is_deeper(body: bytes, limit: int) -> bool:
     """Whether brackets nest deeper than `limit`: without recursion, and at the speed of bytes' own methods."""
-    if body.count(b"[") + body.count(b"{") <= limit:
+    # Not `count`, which looks at every byte by itself: that was a third of reading an event.
+    if len(body) - len(body.replace(b"[", b"").replace(b"{", b"")) <= limit:
         return False
     brackets = _STRING.sub(b"", body).translate(_BRACKETS, _OTHERS)
     for _ in range(limit):

@@ -37,6 +37,8 @@ class HeldLease:
     def __init__(self, lease: Lease, name: str, *, schema: str, signals: Signals) -> None:
         """Speak of `lease`, which its holder calls `name`."""
         self.name = name
+        self.open = 0
+        """How many of its transactions are open."""
         self._lease = lease
         self._schema = schema
         self._signals = signals
@@ -119,6 +121,7 @@ class AsyncLease(HeldLease):
         if asyncio.get_running_loop() is not self._manager.loop:
             message = f"the lease {self.name!r} is used on another event loop; open its transaction on the App's own"
             raise UsageError("PR107", message)
+        self.open += 1
         try:
             async with self._manager.transaction() as connection:
                 await drive(self.fence(), AsyncpgHand(connection))
@@ -128,6 +131,8 @@ class AsyncLease(HeldLease):
                 raise
             self._signals.emit(LateWriteRefused("leases", 1))
             raise self.lost() from error
+        finally:
+            self.open -= 1
 
 
 class SyncLease(HeldLease):
@@ -155,12 +160,14 @@ class SyncLease(HeldLease):
         try:
             with self._lock:
                 self._wires.append(wire)
+                self.open += 1
             with connection.transaction():
                 drive_sync(self.fence(), PsycopgHand(connection))
                 yield connection
         finally:
             with self._lock:
                 self._wires.remove(wire)
+                self.open -= 1
             wire.close()
 
     def cut(self) -> None:

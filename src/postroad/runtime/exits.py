@@ -44,7 +44,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.TOPOLOGY: "the broker's queues, exchanges or bindings differ from the declared ones",
     Exit.INTERNAL: "an error of Postroad or of the App's own start; POSTROAD_DEBUG=1 shows the traceback",
     Exit.FORCED: "the grace period ended and something still ran; what it held is taken over when its lease expires",
-    Exit.STOPPED: "stopped by Ctrl-C; `quarantine retry`: the same command goes on with the rest",
+    Exit.STOPPED: "stopped by Ctrl-C or SIGTERM; `quarantine retry`: the same command goes on with the rest",
 }
 """Each code and its meaning; ``docs/cli.md`` shows the same, and a test compares the two."""
 

@@ -13,7 +13,7 @@ import asyncpg
 from postroad.audit import Act, entries, record
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume.release import released as release_delivery
-from postroad.errors import AccessRefused, SettingsError, Unavailable, UsageError
+from postroad.errors import AccessRefused, PostroadError, SettingsError, Unavailable, UsageError
 from postroad.outbox.release import released as release_event
 from postroad.runtime.executor import Tasks
 from postroad.runtime.settings import Need, Settings, is_postgres, read_settings
@@ -231,11 +231,12 @@ def topology_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return bound_settings(given) if is_postgres(settings.broker_url) else settings
 
 
-async def apply_topology(settings: Settings, topology: Topology, *, by: str) -> None:
+async def apply_topology(settings: Settings, topology: Topology, *, by: str) -> str | None:
     """Declare everything on the transport, as `by`. Safe to repeat; what stands otherwise is refused, never changed.
 
     Over PostgreSQL the consumers' subscriptions are what `topology` says, and no others, and a change of them is
-    recorded; a broker's topology is no matter of the database.
+    recorded in its transaction. Over a broker the act is recorded where POSTROAD_DATABASE_URL is set, after it and also
+    where it was refused half-way: what the audit does not take is the answer, in one line, and undoes nothing.
 
     Raises:
         AccessRefused: the user may not declare.
@@ -243,13 +244,59 @@ async def apply_topology(settings: Settings, topology: Topology, *, by: str) -> 
         Unavailable: the broker is away.
     """
     if not is_postgres(settings.broker_url):
-        await admin_transport(settings).apply(topology)
-        return
+        return await _declared(settings, topology, by=by)
     wanted = subscriptions_in(topology)
     consumers = {consumer for consumer, _ in wanted}
     async with connected(settings) as connection, connection.transaction():
         await migrations.check(connection, schema=settings.schema)
         await drive(_subscribed(settings.schema, consumers, wanted, by), AsyncpgHand(connection))
+    return None
+
+
+async def _declared(settings: Settings, topology: Topology, *, by: str) -> str | None:
+    transport = admin_transport(settings)
+    lacking, whole = await _lacking(settings, transport, topology) if settings.database_url else ([], False)
+    result = "applied"
+    try:
+        await transport.apply(topology)
+    except PostroadError as error:
+        result = error.code
+        raise
+    finally:
+        unrecorded = None
+        if settings.database_url and (lacking or not whole):
+            before, after = {"lacking": lacking}, {"result": result}
+            act = Act(by=by, act="topology.apply", subject=Address.of(settings.broker_url).place, items=len(lacking),
+                      before=before, after=after)  # fmt: skip
+            unrecorded = await _recorded_after(settings, act)
+    return unrecorded
+
+
+async def _lacking(settings: Settings, transport: AmqpTransport, topology: Topology) -> tuple[list[str], bool]:
+    """What a broker lacks, as far as it can be seen, and whether that is all: AMQP alone shows no bindings."""
+    found: list[Difference] = []
+    try:
+        found += await transport.verify(topology)
+        if settings.management_url is not None:
+            found += [one for one in compare_topology(settings, topology) if one.kind == "binding"]
+    except PostroadError:  # Whoever may declare may not be let look.
+        return _named(found), False
+    return _named(found), settings.management_url is not None
+
+
+def _named(found: Sequence[Difference]) -> list[str]:
+    return sorted({f"{one.kind} {one.name}" for one in found})
+
+
+async def _recorded_after(settings: Settings, act: Act) -> str | None:
+    """Record what was done elsewhere; why that could not be, or None."""
+    try:
+        async with connected(settings) as connection:
+            await migrations.check(connection, schema=settings.schema)
+            await drive(record(settings.schema, act), AsyncpgHand(connection))
+    except PostroadError as error:
+        return str(error)
+    return None
 
 
 def _subscribed(schema: str, consumers: Collection[str], wanted: Subscriptions, by: str) -> Pipeline[None]:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from postroad.clock import seconds
@@ -92,6 +93,15 @@ class Wiring(Protocol):
 
     async def prepare(self, road: Road, settings: Settings) -> None:
         """Verify or apply the topology, now that the broker can be reached."""
+        ...
+
+    async def check(self, ground: Ground, within: timedelta) -> None:
+        """See that handlers write where the App does.
+
+        Raises:
+            Unavailable: that cannot be asked within that time.
+            UsageError: they do not.
+        """
         ...
 
     def services(self, ground: Ground) -> Sequence[tuple[Service, bool]]:
@@ -227,6 +237,7 @@ class Process:
             settings=self.settings, holder=self.holder, tasks=self.tasks, signals=self.signals, clock=self.clock,
             chance=self.chance, resources=resources, database=database, transport=road,
         )  # fmt: skip
+        await self._patient(partial(self._wiring.check, ground))
         for service, essential in self._wiring.services(ground):
             tier = Tier.GROUND if service.name in _LAST else Tier.WORK
             self._supervisor.start(service, tier=tier, essential=essential and not self._embedded)
@@ -327,10 +338,15 @@ class Process:
             raise SettingsError("PR201", "leases and locks need a database; set POSTROAD_DATABASE_URL")
         if self.told.begun:
             raise UsageError("PR101", "the process is stopping; take leases and locks before")
+        return await self._patient(self._reach_database)
+
+    async def _reach_database(self, within: timedelta) -> Database:
+        """One try: a server that restarts between two of these steps is away for the whole of it."""
+        settings = self.settings
         with blamed(settings, settings.database_url):
             manager = self._manager
             if manager is None:
-                self._manager = manager = await self._patient(self._pool)
+                self._manager = manager = await self._pool(within)
             async with manager.connection() as connection:
                 await migrations.check(cast("asyncpg.Connection[asyncpg.Record]", connection), schema=settings.schema)
         with blamed(settings, settings.direct_url):

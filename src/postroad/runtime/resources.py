@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from postroad.errors import UsageError
 
 T = TypeVar("T")
 Lifespan = Callable[[], AsyncGenerator[Any, None]]
+Objects: TypeAlias = "Mapping[type[Any], object] | Iterable[object]"
+"""Live objects as a test hands them in: by the type that they are asked for by, or each by its own."""
 
 
 class Resources:
@@ -47,6 +49,11 @@ class Resources:
         if len(fitting) != 1:
             raise LookupError(kind)
         return fitting[0]
+
+
+def as_yielded(resources: Objects) -> object:
+    """What stands in for a lifespan's objects, as that would yield it: a mapping as it is, anything else a list."""
+    return resources if isinstance(resources, Mapping) else list(resources)
 
 
 @asynccontextmanager

@@ -102,11 +102,11 @@ class Tally:
         self.given_back = 0
 
     def __call__(self, signal: Signal) -> None:
-        """Hear of a settled delivery, row or background task; rows that are deliveries are counted as those."""
+        """Hear of settled deliveries, rows or background task; rows that are deliveries are counted as those."""
         if not self._told.begun:
             return
         if isinstance(signal, DeliverySettled):
-            self._count(given_back=signal.result is DeliveryResult.GIVEN_BACK)
+            self._count(signal.count, given_back=signal.result is DeliveryResult.GIVEN_BACK)
         elif isinstance(signal, WorkSettled) and signal.kind not in {"retry", "delivery"}:
             self._count(signal.count, given_back=signal.result in _INTERRUPTED)
         elif isinstance(signal, ExecutorSettled) and signal.result != "cancelled":

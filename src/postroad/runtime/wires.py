@@ -18,6 +18,7 @@ from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
 from postroad.outbox.replayer import Replayer
 from postroad.outbox.settings import DispatchSettings
+from postroad.runtime.forms import check_forms
 from postroad.runtime.gate import Gate
 from postroad.runtime.maintainer import Maintainer
 from postroad.runtime.roads import AnyTransport, attached, delivery_handlers, prepare, road_of
@@ -77,6 +78,13 @@ class Wires:
         """
         assert isinstance(road, AnyTransport)
         await prepare(road, settings, self._declared, dispatches=self._dispatches(settings))
+
+    async def check(self, ground: Ground, within: timedelta) -> None:
+        """See `Wiring.check`."""
+        roles = ground.settings.roles
+        if ground.database is not None and roles & {Role.CONSUME, Role.WORK}:
+            handled = self._declared.handled if Role.WORK in roles else self._declared.consumers
+            await check_forms(ground, handled, within=within)
 
     def services(self, ground: Ground) -> list[tuple[Service, bool]]:
         """See `Wiring.services`."""

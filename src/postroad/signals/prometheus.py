@@ -337,8 +337,8 @@ class PrometheusSink:
             if labels[1] != OTHER:  # foreign texts must not fill the cache either
                 self._children[key] = children
         count, seconds = children
-        count.inc()
-        seconds.observe_many((signal.seconds,))
+        count.inc(signal.count)
+        seconds.observe_many(signal.seconds)
 
     def _delayed(self, signal: catalog.DeliveryDelayed) -> None:
         self._child(self._retries, signal.consumer, signal.reason_class).inc()

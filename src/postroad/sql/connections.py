@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from postroad.errors import Unavailable
-from postroad.sql.drive import drive, kept
+from postroad.sql.drive import BlockUnit, kept
 from postroad.sql.handed import HandedAsyncConnection, HandedAsyncCursor, HandedAsyncServerCursor
 from postroad.sql.psycopg import AsyncPsycopgBlock
 from postroad.sql.statement import Statement
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from postroad.owner import Owner
-    from postroad.sql.statement import Pipeline
-
-T = TypeVar("T")
 
 _PID: Final = Statement("SELECT pg_backend_pid() AS pid", answered=True)
 _CLEAN: Final = Statement(CLEAN.decode(), command=True)
@@ -113,42 +110,24 @@ class AsyncPsycopgTransactions:
                     await self._idle.pop().shut()
 
 
-class AsyncPsycopgUnit:
+class AsyncPsycopgUnit(BlockUnit):
     """One open transaction on an asynchronous psycopg connection."""
 
-    __slots__ = ("_block", "tx")
+    __slots__ = ("tx",)
 
     def __init__(self, connection: HandedAsyncConnection, block: AsyncPsycopgBlock) -> None:
         """Speak for the transaction that is open on `connection`."""
+        super().__init__(block)
         self.tx = connection
-        self._block = block
 
     def lent(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[TupleRow]]:
         """See `Unit.lent`."""
         return nullcontext(self.tx)
 
     @property
-    def lost(self) -> bool:
-        """See `Unit.lost`."""
-        return self._block.lost
-
-    @property
-    def intact(self) -> bool:
-        """See `Unit.intact`."""
-        return self._block.intact
-
-    @property
     def entangled(self) -> bool:
         """See `Unit.entangled`."""
         return self.tx.savepoint
-
-    async def drive(self, pipeline: Pipeline[T]) -> T:
-        """See `Unit.drive`."""
-        return await drive(pipeline, self._block.hand)
-
-    def terminate(self) -> None:
-        """See `Unit.terminate`."""
-        self._block.terminate()
 
 
 def _as_new(connection: HandedAsyncConnection) -> None:

@@ -163,6 +163,34 @@ class Block(Protocol):
         ...
 
 
+class BlockUnit:
+    """What every `Unit` on a `Block` has alike; what it lends, and whether that was entangled, is for its subclass."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block) -> None:
+        """Speak for the transaction of `block`, which is open."""
+        self._block = block
+
+    @property
+    def lost(self) -> bool:
+        """See `Unit.lost`."""
+        return self._block.lost
+
+    @property
+    def intact(self) -> bool:
+        """See `Unit.intact`."""
+        return self._block.intact
+
+    async def drive(self, pipeline: Pipeline[T]) -> T:
+        """See `Unit.drive`."""
+        return await drive(pipeline, self._block.hand)
+
+    def terminate(self) -> None:
+        """See `Unit.terminate`."""
+        self._block.terminate()
+
+
 class ThreadUnit(Unit[Tx_co], Protocol[Tx_co]):
     """One open transaction that belongs to a thread; these are called there."""
 
@@ -193,7 +221,7 @@ ROLLBACK: Final = Statement("ROLLBACK", command=True)
 
 def ended_by_handler() -> UsageError:
     """The error of a transaction that its handler has ended, past the guard."""
-    return UsageError("PR107", "the handler ended the transaction of its delivery, which was not its own")
+    return UsageError("PR111", "the handler ended the transaction of its delivery, which was not its own")
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from postroad.errors import Unavailable, UsageError
-from postroad.sql.drive import BEGIN, COMMIT, ROLLBACK, Block, SyncHand, drive, ended_by_handler, kept
+from postroad.sql.drive import BEGIN, COMMIT, ROLLBACK, Block, BlockUnit, SyncHand, ended_by_handler, kept
 from postroad.sql.handed_session import FINAL, Handing, Watch, drop, finish, guarded, watched
 from postroad.sql.sqlalchemy import ASYNCPG, PSYCOPG, driver_of, sync_hand
 from postroad.sql.threads import ThreadTransactions, Wire
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     import psycopg
 
     from postroad.owner import Owner
-    from postroad.sql.statement import Pipeline
 
 S = TypeVar("S", bound=AsyncSession)
 B = TypeVar("B", bound=Session)
-T = TypeVar("T")
 
 
 class AsyncSessions(Generic[S]):
@@ -37,8 +35,9 @@ class AsyncSessions(Generic[S]):
     cannot be committed, rolled back or closed by the handler (PR111): raise an error, or nest ``begin_nested()``.
     Session and engine events happen as usual, but for those of the commit, which is not the session's.
 
-    The engine is the author's, in the same database as the App's, with a connection for each handler that may run at
-    once and one for a group (`pool_size`). A job's ``run.transaction()`` gives such a session too.
+    The engine is the author's, with a connection for each handler that may run at once and one for a group
+    (`pool_size`), in the same database as the App's: a process does not start with any other (PR101). A job's
+    ``run.transaction()`` gives such a session too.
     """
 
     threaded: ClassVar[bool] = False
@@ -122,16 +121,16 @@ class AsyncSessionTransactions(Generic[S]):
             return await AsyncEngine(self._handing.engine).connect()
 
 
-class AsyncSessionUnit(Generic[S]):
+class AsyncSessionUnit(BlockUnit, Generic[S]):
     """One open transaction, in which each handler has a session of its own."""
 
-    __slots__ = ("_block", "_connection", "_maker", "_watch")
+    __slots__ = ("_connection", "_maker", "_watch")
 
     def __init__(self, maker: async_sessionmaker[S], connection: AsyncConnection, block: Block, watch: Watch) -> None:
         """Speak for the transaction that is open on `connection`."""
+        super().__init__(block)
         self._maker = maker
         self._connection = connection
-        self._block = block
         self._watch = watch
 
     @asynccontextmanager
@@ -147,27 +146,9 @@ class AsyncSessionUnit(Generic[S]):
             await session.run_sync(partial(drop, connection=_sync(self._connection), watch=self._watch))
 
     @property
-    def lost(self) -> bool:
-        """See `Unit.lost`."""
-        return self._block.lost
-
-    @property
-    def intact(self) -> bool:
-        """See `Unit.intact`."""
-        return self._block.intact
-
-    @property
     def entangled(self) -> bool:
         """See `Unit.entangled`."""
         return self._watch.savepoint
-
-    async def drive(self, pipeline: Pipeline[T]) -> T:
-        """See `Unit.drive`."""
-        return await drive(pipeline, self._block.hand)
-
-    def terminate(self) -> None:
-        """See `Unit.terminate`."""
-        self._block.terminate()
 
 
 class _SessionSeat(Generic[B]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from postroad.consume import Delivery
     from postroad.runtime.app import App
+    from postroad.runtime.resources import Objects
     from postroad.signals.catalog import DeliveryResult
     from postroad.testing.journal import Drained
     from postroad.testing.ledger import OpenJob, Published, Quarantined
@@ -34,7 +35,7 @@ T = TypeVar("T")
 class BlockingRoad:
     """`Road` for ``def`` tests: every call blocks, and runs on an event loop of its own; see there for each."""
 
-    def __init__(self, app: App, url: str, *, resources: Iterable[object] | None = None) -> None:
+    def __init__(self, app: App, url: str, *, resources: Objects | None = None) -> None:
         """Test `app` on the migrated database `url`; the fixture ``blocking_road`` makes one.
 
         Raises:

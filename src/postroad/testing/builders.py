@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.consume import Delivery, consumer_of
-from postroad.runtime.resources import Resources
+from postroad.runtime.resources import Objects, Resources, as_yielded
 from postroad.signals import Signals
 from postroad.testing.letters import letter_type
 from postroad.work.job import job_of
@@ -36,13 +36,13 @@ def make_delivery(
     causation_id: str | None = None,
     attempt: int = 1,
     redelivered: bool = False,
-    resources: Iterable[object] = (),
+    resources: Objects = (),
 ) -> Delivery[T]:
     """What a handler is told beside `event`, for calling it in a unit test: ``await handler(event, delivery)``.
 
     `tx` is whatever the handler shall find as ``delivery.tx``: a connection of yours in a transaction, a fake, None.
-    `consumer` is the handler: it names the delivery, and is needed for a foreign event. `resources` are what
-    ``delivery.use`` finds. Nothing of the pipeline happens: no inbox, no retry, no lease.
+    `consumer` is the handler: it names the delivery, and is needed for a foreign event. `resources`, objects or
+    a mapping by type, are what ``delivery.use`` finds. Nothing of the pipeline happens: no inbox, no retry, no lease.
 
     Raises:
         UsageError: PR109, the class of `event` is not declared (give its `consumer`); PR107, that does not read it.
@@ -55,7 +55,7 @@ def make_delivery(
         tx=tx, consumer="test" if owner is None else owner.name, id=str(identity), source=declared.source,
         type=declared.type, version=declared.version, key=key, sequence=sequence, occurred_at=occurred_at or now,
         recorded_at=now, correlation_id=correlation_id or str(identity), causation_id=causation_id,
-        message_key=identity, attempt=attempt, redelivered=redelivered, resources=Resources(list(resources)),
+        message_key=identity, attempt=attempt, redelivered=redelivered, resources=Resources(as_yielded(resources)),
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def make_run(
     key: str | None = None,
     due: datetime | None = None,
     cancelled: str | None = None,
-    resources: Iterable[object] = (),
+    resources: Objects = (),
 ) -> MadeRun[T]:
     """A run for calling an ``async def`` job in a unit test: ``await job(request, run)``.
 
@@ -89,7 +89,7 @@ def make_blocking_run(
     key: str | None = None,
     due: datetime | None = None,
     cancelled: str | None = None,
-    resources: Iterable[object] = (),
+    resources: Objects = (),
 ) -> MadeBlockingRun[T]:
     """`make_run` for a ``def`` job."""
     return MadeBlockingRun(_grip(job, attempt=attempt, key=key, due=due, cancelled=cancelled, resources=resources), tx)
@@ -159,7 +159,7 @@ class MadeBlockingRun(BlockingRun[T]):
 
 def _grip(
     job: Callable[..., Any], *, attempt: int, key: str | None, due: datetime | None, cancelled: str | None,
-    resources: Iterable[object],
+    resources: Objects,
 ) -> Grip:  # fmt: skip
     declared, now = job_of(job), SYSTEM_CLOCK.now()
     row = ClaimedRow(
@@ -168,5 +168,5 @@ def _grip(
     )  # fmt: skip
     return Grip(
         row=row, job=declared.name, manager=cast("Any", None), signals=Signals(), clock=SYSTEM_CLOCK,
-        resources=Resources(list(resources)), cancelled=cancelled,
+        resources=Resources(as_yielded(resources)), cancelled=cancelled,
     )  # fmt: skip

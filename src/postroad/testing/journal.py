@@ -106,7 +106,7 @@ class Journal:
     def _keep(self, signal: Signal) -> None:
         match signal:
             case DeliverySettled():
-                self.settled.append((signal.consumer, signal.result))
+                self.settled += [(signal.consumer, signal.result)] * signal.count
             case DeliveryDelayed() | JobDelayed() if signal.error_type.rpartition(".")[2] != _ASKED_FOR:
                 after = f"delayed by {signal.delay_seconds:.3g} s"
                 self._fail(signal, after, error_type=signal.error_type, code="")

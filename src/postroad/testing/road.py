@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +13,7 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import UsageError
 from postroad.events.event_type import event_type_of
 from postroad.outbox.publish import default_schema
+from postroad.runtime.resources import as_yielded
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
 from postroad.testing import ledger
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from postroad.consume import Delivery
     from postroad.runtime.app import App
-    from postroad.runtime.resources import Lifespan
+    from postroad.runtime.resources import Lifespan, Objects
     from postroad.signals.catalog import DeliveryResult
     from postroad.sql import Pipeline
     from postroad.testing.journal import Drained
@@ -44,12 +45,13 @@ class Road:
     `drain` and `deliver` run the App's own roles (dispatcher, transport, consumers, claimer) on the test's loop, and
     stop them before they return: between two calls nothing moves, so that what a test reads is what it left. There is
     no fake in between, but for one thing: what no consumer of the App subscribes to is taken by a stand-in for those
-    of other Apps. Everything reads committed rows alone. `resources` stand in for what the App's lifespan yields.
+    of other Apps. Everything reads committed rows alone. `resources`, objects or a mapping by type, stand in for what
+    the App's lifespan yields.
 
     Works on any asyncio loop (pytest-asyncio, anyio's asyncio backend); holds no connection between two calls.
     """
 
-    def __init__(self, app: App, url: str, *, resources: Iterable[object] | None = None) -> None:
+    def __init__(self, app: App, url: str, *, resources: Objects | None = None) -> None:
         """Test `app` on the migrated database `url`; the fixture ``road`` makes one.
 
         Raises:
@@ -62,7 +64,7 @@ class Road:
         self.app = app
         self.url = url
         self.schema = default_schema()
-        self._lifespan = None if resources is None else _lent(list(resources))
+        self._lifespan = None if resources is None else _lent(as_yielded(resources))
 
     @override
     def __repr__(self) -> str:
@@ -213,7 +215,7 @@ class Road:
         return UsageError("PR107", f"{name} is no {what} of {self.app!r}; give one of its functions")
 
 
-def _lent(things: list[object]) -> Lifespan:
+def _lent(things: object) -> Lifespan:
     async def lifespan() -> Any:
         yield things
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 
@@ -20,9 +20,13 @@ class TimeLimit:
     again only when it rings. A wait that ends before costs no timer.
     """
 
-    def __init__(self, seconds: float) -> None:
-        """Nobody waits."""
+    def __init__(
+        self, seconds: float, *, late: Callable[[Any], None] | None = None, spared: float = 0.0
+    ) -> None:  # fmt: skip
+        """Nobody waits. `late` is told, once, of whoever goes on `spared` seconds after it was cancelled."""
         self.seconds = seconds
+        self._late = late
+        self._spared = spared
         self._waits: dict[Limited, _Wait] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -68,6 +72,12 @@ class TimeLimit:
             if not wait.over:
                 wait.over = told.limited = True
                 wait.task.cancel()
+                if self._late is not None:
+                    loop.call_later(self._spared, self._look, told, wait, self._late)
+
+    def _look(self, told: Limited, wait: _Wait, late: Callable[[Any], None]) -> None:
+        if self._waits.get(told) is wait:
+            late(told)
 
 
 class _Wait:

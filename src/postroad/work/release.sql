@@ -16,7 +16,8 @@ WHERE digest = sha256(convert_to('work ' || $1::bigint::text, 'UTF8'));
 -- Turns rows of quarantine into ready rows of their queues, in order of id, with a fresh budget, and resolves them;
 -- nothing of a row while a row of work is open for the same key. A delivery needs a key, which its inbox knows it by, but one of another's queue
 -- (amqp-properties), which has one once it can be read; a job needs none, and has its priority among its headers. The
--- history keeps its first entry and the latest nineteen.
+-- history keeps its first entry and the latest nineteen. An array says which were made: a join of the two was a nested
+-- loop, whose cost is the square of the rows.
 WITH numbered AS MATERIALIZED (
     SELECT kept.*, nextval('{schema}.work_id') AS number
     FROM (
@@ -46,9 +47,8 @@ WITH numbered AS MATERIALIZED (
 UPDATE {schema}.quarantine
 SET resolved_at = clock_timestamp(), resolution = 'retried', resolved_by = $2
 FROM numbered
-JOIN made ON made.id = numbered.number
-WHERE quarantine.id = numbered.id
-RETURNING quarantine.id, made.id AS number, quarantine.kind, quarantine.queue, quarantine.key, quarantine.code;
+WHERE quarantine.id = numbered.id AND numbered.number = ANY (ARRAY(SELECT id FROM made))
+RETURNING quarantine.id, numbered.number, quarantine.kind, quarantine.queue, quarantine.key, quarantine.code;
 
 -- name: resolve
 -- Resolves a row of quarantine as retried.

@@ -11,9 +11,10 @@ from uuid import uuid4
 
 import pytest
 
+from postroad.audit import Chosen
 from postroad.runtime.doctor import examine_management
 from postroad.runtime.doctor.managed import judge, judge_timeout
-from postroad.runtime.operations import apply_topology, compare_topology
+from postroad.runtime.operations import apply_topology, compare_topology, recorded
 from postroad.runtime.settings import Settings
 from postroad.transport.amqp.admin import Session
 from postroad.transport.amqp.connection import Address, AmqpSettings
@@ -93,6 +94,20 @@ def test_topology_verify_sees_bindings_where_the_url_is_given(host):
     done = postroad("topology", "verify", "orders:app", "--json", **given)
     assert done.returncode == 1
     assert [one["kind"] for one in json.loads(done.stdout)["differences"]] == ["binding"]
+
+
+def test_a_binding_that_is_put_back_is_recorded_and_what_changes_nothing_is_not(host, runtime_url):
+    settings = replace(host.settings, database_url=runtime_url)
+    host.call("exchange_declare", "strange", exchange_type="topic")
+    host.call("queue_bind", "orders.book", "strange", "x.#")
+    asyncio.run(apply_topology(settings, TOPOLOGY, by="ada"))
+    host.call("queue_unbind", "orders.book", "orders.events", "orders.order.booked.*")
+    for _ in range(2):
+        assert asyncio.run(apply_topology(settings, TOPOLOGY, by="ada")) is None
+    (act,) = asyncio.run(recorded(settings, Chosen()))
+    assert (act.act, act.items, act.before) == (
+        "topology.apply", 1, {"lacking": ["binding orders.events -[orders.order.booked.*]-> orders.book"]},
+    )  # fmt: skip
 
 
 def test_a_foreign_binding_is_warned_of(host):

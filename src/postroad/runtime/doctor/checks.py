@@ -110,6 +110,48 @@ QUARANTINE: Final = Check(
     "nothing, but nobody handles it", "look at `postroad quarantine list`, repair, then release",
 )  # fmt: skip
 
+# --- effects and schedules -------------------------------------------------------------------------------------------
+
+PERSON: Final = Check(
+    "effects.person", "effects whose outcome only a person can find out, and since when",
+    "whether the provider has acted nobody knows, and what waits for the outcome stands still",
+    "`postroad effects list --state manual`, ask the provider, then `postroad effects resolve ID --as ...`",
+)  # fmt: skip
+UNKNOWN: Final = Check(
+    "effects.unknown", "effects without an outcome for longer than their look-ups take (time limit, settling, the"
+    " longest pause between looks); for 15 minutes where the App does not declare them",
+    "nothing is repeated, but what waits for the outcome stands still",
+    "`postroad effects show ID` says what the look-ups heard; run the App that declares them with the role work; where"
+    " the provider cannot tell, `postroad effects resolve ID --as ...`",
+)  # fmt: skip
+KEY_WINDOW: Final = Check(
+    "effects.key-window", "effects without an outcome whose keys the provider forgets within the hour",
+    "after that no look-up is believed and nothing is repeated: a person has to ask the provider",
+    "mend what keeps the look-ups without an answer, then `postroad effects look-up ID`",
+)  # fmt: skip
+PAUSED: Final = Check(
+    "schedules.paused", "schedules that are paused: after a failure (warning), or by a person (note)",
+    "nothing of them starts, and what comes due meanwhile is not made up for",
+    "`postroad schedule history NAME`, mend the job, `postroad schedule resume NAME`; then `postroad schedule backfill`"
+    " where the missed runs are wanted",
+)  # fmt: skip
+PLANNER: Final = Check(
+    "schedules.planner",
+    "every App with schedules has a process that plans them, and those declared are in the database",
+    "nothing starts; what comes due meanwhile goes by the missed-run policy, which may skip it",
+    "run the App with the role schedule",
+)  # fmt: skip
+LATE: Final = Check(
+    "schedules.late", "schedules that are overdue for a minute although a process plans them",
+    "runs start late; past the catch-up window or the start deadline they are recorded as missed",
+    "read that process's log and `postroad_schedule_*`; look for sessions that hold rows of `schedule`",
+)  # fmt: skip
+RETIRED: Final = Check(
+    "schedules.retired", "schedules that no release declares any more, and of which something still waits to run",
+    "where the job is gone, too, it never runs",
+    "`postroad work list`: run a release that has the job, or `postroad work cancel ID`",
+)  # fmt: skip
+
 # --- the broker -----------------------------------------------------------------------------------------------------
 
 BROKER: Final = Check(
@@ -199,8 +241,9 @@ FORMER: Final = Check(
 
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
-    FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, WORK, QUARANTINE, BROKER, BROKER_VERSION, BROKER_USER,
-    BROKER_RIGHTS, INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS, ARGUMENTS, LIMIT, TIMEOUT, POLICY,
-    DEAD, DELIVERIES, FORMER,
+    FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, WORK, QUARANTINE,
+    PERSON, UNKNOWN, KEY_WINDOW, PAUSED, PLANNER, LATE, RETIRED,
+    BROKER, BROKER_VERSION, BROKER_USER, BROKER_RIGHTS, INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS,
+    ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD, DELIVERIES, FORMER,
 )  # fmt: skip
 """Every check, in the order of the report."""

@@ -12,6 +12,7 @@ import asyncpg
 from postroad.errors import PostroadError, SchemaError
 from postroad.runtime.doctor import checks, upkeep
 from postroad.runtime.doctor.findings import Finding, Severity
+from postroad.runtime.doctor.stalled import stalled
 from postroad.runtime.doctor.subject import Limits, Subject
 from postroad.runtime.operations import connected, refuse_pooler
 from postroad.sql import migrations, queries
@@ -162,7 +163,7 @@ _GROUND: Final[tuple[Look, ...]] = (_server, _role, _rights, _schema)
 _INSIDE: Final[tuple[Look, ...]] = (
     _author, _connections, *(lambda connection, case, look=look: look(connection, case.settings.schema, case.limits)
                              for look in upkeep.LOOKS), lambda _connection, case: _inbox(case),
-    _work,
+    _work, lambda connection, case: stalled(connection, case.settings.schema, case.subject, case.limits),
 )  # fmt: skip
 
 

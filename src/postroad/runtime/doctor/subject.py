@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from postroad.clock import minutes, seconds
+from postroad.clock import hours, minutes, seconds
 from postroad.effects.ledger import CONNECTIONS as LEDGER
 from postroad.runtime.doctor.checks import SETTINGS
 from postroad.runtime.settings import Role, Settings
@@ -33,7 +33,10 @@ class Limits:
     writer_age: timedelta = seconds(30)
     waiting_age: timedelta = minutes(5)
     orphan_age: timedelta = minutes(1)
-    """For ready rows of a queue that the App does not declare."""
+    """For ready rows of a queue that the App does not declare, and for what a schedule should have started."""
+    look_up_age: timedelta = minutes(15)
+    """For effects that the App does not declare; those that it does say it themselves."""
+    key_left: timedelta = hours(1)
 
 
 @dataclass(frozen=True, slots=True)

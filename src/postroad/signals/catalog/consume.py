@@ -74,12 +74,16 @@ class DeliveriesCommitted(Signal):
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettled(Signal):
-    """One delivery (from the broker or from `work`) reached its outcome."""
+    """Deliveries (from the broker or from `work`) that reached their outcome within one turn of the loop, alike.
+
+    `seconds` is how long each took.
+    """
 
     consumer: str
     event_type: str
     result: DeliveryResult
-    seconds: float
+    count: int
+    seconds: tuple[float, ...] = ()
     reason: str = ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from postroad.transport.amqp.tables import read_table
+from postroad.transport.amqp.tables import Headers
 from postroad.transport.base import Incoming, Tag
 
 Hands = Mapping[tuple[int, bytes], tuple[int, Callable[[Incoming], None]]]
@@ -108,11 +108,13 @@ def _properties(buffer: bytes, at: int, flags: int) -> tuple[dict[int, str], Map
     headers: Mapping[str, Any] = {}
     for flag, width in _present(flags):
         if width == _TEXT:
-            texts[flag], at = _short(buffer, at)
+            end = at + 1 + buffer[at]
+            texts[flag] = buffer[at + 1 : end].decode("utf-8", "replace")
+            at = end
             continue
         if flag == _HEADERS:
             (size,) = _SIZE.unpack_from(buffer, at)
-            headers = read_table(buffer[at + width : at + width + size])
+            headers = Headers(buffer[at + width : at + width + size])
             at += size
         at += width
     return texts, headers, at
@@ -126,4 +128,4 @@ def _present(flags: int) -> tuple[tuple[int, int], ...]:
 
 def _short(buffer: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + buffer[at]
-    return buffer[at + 1 : end].decode(errors="replace"), end
+    return buffer[at + 1 : end].decode("utf-8", "replace"), end

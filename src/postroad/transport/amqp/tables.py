@@ -7,12 +7,13 @@ nested a thousand deep), which ends the connection; the broker then delivers the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
 from pika import data, frame, spec
+from typing_extensions import override
 
 _DEEPEST: Final = 32
 MOST_FIELDS: Final = 2048
@@ -87,6 +88,46 @@ def _read(encoded: bytes) -> spec.BasicProperties:
 def read_table(encoded: bytes) -> dict[Any, Any]:
     """A message's headers, as far as they can be read (see `read_header`)."""
     return _table(encoded, 1, [MOST_FIELDS])
+
+
+class Headers(Mapping[Any, Any]):
+    """A message's headers, read when they are first asked for: most events say all in their body."""
+
+    __slots__ = ("_encoded", "_table")
+
+    def __init__(self, encoded: bytes) -> None:
+        """As `read_table` reads them."""
+        self._encoded = encoded
+        self._table: dict[Any, Any] | None = None
+
+    @property
+    def _read(self) -> dict[Any, Any]:
+        if self._table is None:
+            self._table = read_table(self._encoded)
+        return self._table
+
+    @override
+    def __getitem__(self, name: Any) -> Any:
+        return self._read[name]
+
+    @override
+    def get(self, name: Any, default: Any = None) -> Any:
+        """As of any mapping; a text that does not stand in the bytes at all is no name there, and nothing is read."""
+        if self._table is None and isinstance(name, str) and name.encode() not in self._encoded:
+            return default
+        return self._read.get(name, default)
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._read)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._read)
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self._read)
 
 
 def _table(encoded: bytes, depth: int, left: _Left) -> dict[Any, Any]:
