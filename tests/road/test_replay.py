@@ -97,7 +97,8 @@ def test_a_range_replayed_twice_is_once_in_effect_and_the_same_on_the_wire(road:
     road.assert_nothing_charged()
     first, again = (tapped(road, exchange) for exchange in (EXCHANGE, "parcels.replay"))
     assert len(first) == COUNT + 1
-    assert len(again) >= 2 * COUNT  # A dispatcher that was killed sends some twice.
+    # A dispatcher that was killed sends some twice; over PostgreSQL a delivery that is open stands for its repeat.
+    assert len(again) >= (COUNT if road.broker_url == "postgres:" else 2 * COUNT)
     assert dict(again).items() <= dict(first).items()
     assert set(again) == {one for one in first if one[0] in dict(again)}
     assert len(dict(again)) == COUNT
