@@ -18,6 +18,7 @@ from postroad.signals.catalog import (
     DeadLetterCollected,
     DeliveryDelayed,
     DeliveryQuarantined,
+    DeliveryRehandled,
     DeliveryResult,
     DeliverySettled,
     EffectAnswered,
@@ -44,6 +45,8 @@ from postroad.signals.catalog import (
     PublishResult,
     QuarantineState,
     QueueDepth,
+    ReplayAdvanced,
+    ReplayEnded,
     RouteBlocked,
     Signal,
     StaleAcks,
@@ -141,6 +144,12 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
     ("postroad_schedule_start_delay_seconds", {"schedule"}, PLANNED, "_sum", ("reports.daily",), 0.25),
     ("postroad_schedule_last_success_timestamp_seconds", {"schedule"}, PLANNED, "", ("reports.daily",), 1.5e9),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
+    ("postroad_replay_events_total", {"consumer", "result"}, ReplayAdvanced(1, "billing", 3, 0),
+     "", ("billing", "sent"), 3),
+    ("postroad_replay_events_total", {"consumer", "result"}, ReplayAdvanced(1, "", 0, 2), "", ("_all", "redacted"), 2),
+    ("postroad_replay_events_total", {"consumer", "result"}, DeliveryRehandled("billing", "a.b.c"),
+     "", ("billing", "rehandled"), 1),
+    ("postroad_replay_run_duration_seconds", {"consumer"}, ReplayEnded(1, "billing", 2.5), "_sum", ("billing",), 2.5),
 ]  # fmt: skip
 
 

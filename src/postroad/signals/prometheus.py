@@ -19,6 +19,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 from postroad.signals.effect_metrics import EffectMetrics
 from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
+from postroad.signals.replay_metrics import ReplayMetrics
 from postroad.signals.schedule_metrics import ScheduleMetrics
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class PrometheusSink:
             catalog.QueueDepth: self._depth,
             catalog.ThreadsStuck: self._stuck,
             **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
-            **ScheduleMetrics(into, buckets=_LONG).hear,
+            **(ScheduleMetrics(into, buckets=_LONG).hear | ReplayMetrics(into, buckets=_LONG).hear),
         }
 
     def __call__(self, signal: Signal) -> None:

@@ -47,6 +47,7 @@ from postroad.signals.catalog.outbox import (
     RouteReleased,
     ShardsHeld,
 )
+from postroad.signals.catalog.replay import DeliveryRehandled, ReplayAdvanced, ReplayEnded, ReplayWaits
 from postroad.signals.catalog.runtime import (
     ExecutorFull,
     ExecutorLoad,
@@ -113,6 +114,7 @@ __all__ = [
     "DeliveriesReceived",
     "DeliveryDelayed",
     "DeliveryQuarantined",
+    "DeliveryRehandled",
     "DeliveryResult",
     "DeliverySettled",
     "EffectAnswered",
@@ -157,6 +159,9 @@ __all__ = [
     "QueueDepth",
     "QueuePaused",
     "QueueResumed",
+    "ReplayAdvanced",
+    "ReplayEnded",
+    "ReplayWaits",
     "RetentionKept",
     "RouteBlocked",
     "RouteReleased",
