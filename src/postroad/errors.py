@@ -19,6 +19,7 @@ CODES: Final[dict[str, str]] = {
     "PR112": "a row of quarantine cannot be tried again",
     "PR113": "a row of work does not allow what was asked",
     "PR114": "an effect does not allow what was asked",
+    "PR115": "a replay does not allow what was asked",
     "PR201": "a setting is missing or not valid",
     "PR202": "the schema is missing",
     "PR203": "the schema is older than this release needs",

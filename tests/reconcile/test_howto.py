@@ -17,7 +17,7 @@ from reconcile.test_flights import until
 from runtime.processes import import_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto.md").read_text("utf-8")
-SECTION = PAGE.partition("## A lost binding\n")[2].partition("\n## ")[0]
+SECTION = PAGE.partition("## Events that never reached a consumer\n")[2].partition("\n## ")[0]
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
             for line in block.splitlines()]  # fmt: skip
 boutique = import_app("boutique")

@@ -18,6 +18,7 @@ from postroad.signals.catalog import (
     DeadLetterCollected,
     DeliveryDelayed,
     DeliveryQuarantined,
+    DeliveryRehandled,
     DeliveryResult,
     DeliverySettled,
     DriftRepaired,
@@ -48,6 +49,8 @@ from postroad.signals.catalog import (
     QuarantineState,
     QueueDepth,
     ReconciliationEnded,
+    ReplayAdvanced,
+    ReplayEnded,
     RouteBlocked,
     Signal,
     StaleAcks,
@@ -153,6 +156,12 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
     ("postroad_projection_lag_seconds", {"projection"}, ProjectionLag("punctuality", 1.5), "", ("punctuality",), 1.5),
     ("postroad_projection_lag_events", {"projection"}, ProjectionBehind("punctuality", 9), "", ("punctuality",), 9),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
+    ("postroad_replay_events_total", {"consumer", "result"}, ReplayAdvanced(1, "billing", 3, 0),
+     "", ("billing", "sent"), 3),
+    ("postroad_replay_events_total", {"consumer", "result"}, ReplayAdvanced(1, "", 0, 2), "", ("_all", "redacted"), 2),
+    ("postroad_replay_events_total", {"consumer", "result"}, DeliveryRehandled("billing", "a.b.c"),
+     "", ("billing", "rehandled"), 1),
+    ("postroad_replay_run_duration_seconds", {"consumer"}, ReplayEnded(1, "billing", 2.5), "_sum", ("billing",), 2.5),
 ]  # fmt: skip
 
 

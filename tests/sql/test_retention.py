@@ -27,6 +27,11 @@ INSERT INTO postroad.quarantine (kind, queue, key, digest, class, code, fingerpr
 VALUES ('event', 'a.events', $1, '\\x00', 'quarantine', 'PR509', 'f', 'Refused', 'r', '\\x7b7d', 'x', $2, $3, $4)
 """
 
+REPLAY = """
+INSERT INTO postroad.replay (id, chosen, rate, state, cursor, last, oldest, newest, total, by, reason, keeps_until)
+VALUES (gen_random_uuid(), '{}', 1, 'running', $1, $2, $3, $4, 1, 'ada', 'r', $5)
+"""
+
 
 def midday(days_ago: int) -> datetime:
     return datetime.combine(day(days_ago), datetime.min.time(), UTC).replace(hour=12)
@@ -100,6 +105,33 @@ async def test_a_day_stays_while_an_event_lies_open_in_quarantine(runtime, noted
     assert Leaf(leaf("event_90", 91), elsewhere) in done
     await runtime.execute("UPDATE postroad.quarantine SET resolved_at = now()")
     assert Leaf(leaf("event_7", 8), "dropped") in await drop_expired(runtime, schema="postroad")
+
+
+FOR_EVER = datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "days", "keeps", "why"),
+    [
+        (-1, (8, 8), None, "replay"),
+        (0, (8, 8), None, "dropped"),
+        (-1, (7, 7), None, "dropped"),
+        (-1, (8, 8), 1, "dropped"),
+    ],
+    ids=["needed", "read already", "of other days", "stopped a week ago"],
+)
+async def test_a_day_stays_while_a_replay_has_still_to_read_it(runtime, cursor, days, keeps, why) -> None:
+    seq = await runtime.fetchval(LOG, uuid4(), midday(8), 7)
+    until = FOR_EVER if keeps is None else datetime.now(UTC) - timedelta(days=keeps)
+    await runtime.execute(REPLAY, seq + cursor, seq, midday(days[0]), midday(days[1]), until)
+    assert Leaf(leaf("event_7", 8), why) in await drop_expired(runtime, schema="postroad")
+
+
+async def test_what_a_replay_has_still_to_read_stays_in_the_default_partition(runtime) -> None:
+    seqs = [await runtime.fetchval(LOG, uuid4(), midday(20), 7) for _ in range(3)]
+    await runtime.execute(REPLAY, seqs[0], seqs[1], midday(20), midday(20), FOR_EVER)
+    assert await expire_rest(runtime, schema="postroad") == 2
+    assert [row["seq"] for row in await runtime.fetch("SELECT seq FROM postroad.event")] == [seqs[1]]
 
 
 async def test_a_need_that_is_not_committed_yet_is_waited_for_and_seen(runtime, open_one, monkeypatch) -> None:

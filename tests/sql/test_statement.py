@@ -11,6 +11,7 @@ import pytest
 import postroad
 from postroad.errors import UsageError
 from postroad.leases import FENCE
+from postroad.outbox.replay import CHOSEN
 from postroad.sql import Queries, Statement, queries, render
 
 SOURCE = Path(postroad.__file__).parent
@@ -20,7 +21,7 @@ NAMED = [
     for path in FILES
     for name in Queries(path.read_text("utf-8"), source=path.name)
 ]
-FRAGMENTS = {"{fence}": FENCE}  # what rooms put into their queries
+FRAGMENTS = {"{fence}": FENCE, "{chosen}": CHOSEN}  # what rooms put into their queries
 
 
 def filled(file: str, name: str) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pika import frame, spec
 
 from postroad.signals.catalog import ConnectionDown
-from postroad.transport.amqp.tables import MOST_FIELDS, read_header
+from postroad.transport.amqp.tables import MOST_FIELDS, Headers, read_header
 
 MILLISECONDS = 1_764_470_000_000
 
@@ -153,3 +153,12 @@ def test_without_that_limit_all_of_them_are_values(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("postroad.transport.amqp.tables.MOST_FIELDS", 10**9)
     with pytest.raises(AssertionError):
         test_of_a_frame_full_of_values_so_many_are_read_and_the_rest_stays_bytes()
+
+
+def test_a_name_that_is_not_there_is_not_looked_for_in_the_table() -> None:
+    pieces: list[bytes] = []
+    pika.data.encode_table(pieces, {"postroad-publish": "1:2"})
+    headers = Headers(b"".join(pieces)[4:])
+    assert headers.get("postroad-replay") is None
+    assert headers._table is None
+    assert (headers.get("postroad-publish"), headers.get("publish"), headers.get(7, "x")) == ("1:2", None, "x")

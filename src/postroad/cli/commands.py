@@ -23,6 +23,7 @@ from postroad.cli import (
     quarantine,
     queue,
     reconcile,
+    replay,
     run,
     schedule_acts,
     schema,
@@ -70,6 +71,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(quarantine.app, name="quarantine")
     app.add_typer(lease.app, name="lease")
     app.add_typer(quarantine.app, name="dlq", help="The same as `quarantine`.")
+    app.add_typer(replay.app, name="replay")
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
     app.add_typer(effects.app, name="effects")

@@ -169,7 +169,7 @@ def retry(
         row, queue=queue, group=group, failure=failure, code=code, event_type=event_type, since=since, until=until
     )
     if row is None or dry_run or chosen.given.keys() != {"id"}:
-        _retry_all(chosen, every=every, rate=_rate(rate), dry_run=dry_run, yes=yes, by=who(by), as_json=json)
+        _retry_all(chosen, every=every, rate=per_second(rate), dry_run=dry_run, yes=yes, by=who(by), as_json=json)
         return
     done = asyncio.run(operations.retry(operations.database_settings(), row, by=who(by)))
     if json:
@@ -293,7 +293,12 @@ def _chosen(
     )  # fmt: skip
 
 
-def _rate(text: str | None) -> float | None:
+def per_second(text: str | None) -> float | None:
+    """The rate that `text` means, as `--rate` takes it; None where there is none.
+
+    Raises:
+        UsageError: PR107, it is no rate.
+    """
     if text is None:
         return None
     found = _RATE.fullmatch(text)

@@ -6,18 +6,18 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from postroad.consume import inbox, legacy
 from postroad.errors import ContractError
 from postroad.events.envelope import decode, message_key
 from postroad.events.redacted import is_redacted
 from postroad.failures import Drop
+from postroad.transport.base import REPLAY_HEADER
 from postroad.transport.topology import events_exchange, replay_exchange
 from postroad.work.wire import Wire
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from postroad.consume.consumer import Consumer
     from postroad.events import Subscription
     from postroad.events.envelope import Envelope
@@ -43,6 +43,7 @@ class Arrival:
     row: ClaimedRow | None = None
     redelivered: bool = False
     aged: bool = False  # old enough that its mark may have expired
+    rehandled: bool = False  # its consumer's owner lets its replay run again, whatever its age
     envelope: Envelope | None = None
     message_key: UUID | None = None
     subscription: Subscription[Any] | None = None
@@ -80,6 +81,15 @@ class Arrival:
     def event_type(self) -> str:
         """Its type where this consumer knows it: bounded, so that it may be a label."""
         return UNKNOWN_TYPE if self.subscription is None else self.subscription.type
+
+    @property
+    def replay(self) -> UUID | None:
+        """The replay that it belongs to, where it is delivered for one: a row of `work` is on its way already."""
+        given = None if self.row is not None or self.message_key is None else self.wire.headers.get(REPLAY_HEADER)
+        try:
+            return UUID(given) if isinstance(given, str) else None
+        except ValueError:
+            return None
 
     @property
     def lane(self) -> object:

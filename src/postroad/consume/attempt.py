@@ -17,6 +17,7 @@ from postroad.consume.handler import LET_GO, LIMIT, HandlerRun, Surroundings, Th
 from postroad.consume.inbox import Claim, Mark
 from postroad.consume.lanes import Lanes
 from postroad.consume.pipeline import STALE, Passage, Plan, exhausted, handled, kept, planned
+from postroad.consume.rehandle import begun
 from postroad.consume.starts import MOST, SHARED, Begun, Starts, crashed
 from postroad.errors import LeaseLost, PostroadError
 from postroad.failures import FailureClass, Rules, Verdict, classify
@@ -164,6 +165,11 @@ class Attempts:
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)
+        if arrival.replay is not None:
+            looked = await self._begun(arrival)
+            if looked is None:
+                return Outcome(End.AWAY, "database")
+            arrival = looked
         if arrival.suspect:
             return await self._suspected(arrival)
         dangerous = arrival.row is not None and arrival.row.suspect
@@ -254,12 +260,22 @@ class Attempts:
         reason = "a handler goes on after its time limit; its connection was cut"
         self.signals.emit(TaskFailed(f"consumer:{self.consumer.name}", "TimeoutError", reason))
 
+    async def _begun(self, arrival: Arrival) -> Arrival | None:
+        """See `rehandle.begun`; None: the database is away."""
+        try:
+            return await begun(self._custody, self.schema, arrival, consumer=self.consumer.name, signals=self.signals)
+        except Exception as error:
+            if connection_like(error):
+                return None
+            raise
+
     def _joins(self, arrival: Arrival) -> bool:
         """Whether `arrival` may share a transaction.
 
-        What came before may have been what killed a process, and what is old has its past looked up: both run alone.
+        What came before may have been what killed a process, and what is old or replayed has its past looked up: all
+        run alone.
         """
-        if not self.gears.fast or arrival.redelivered or arrival.refusal is not None:
+        if not self.gears.fast or arrival.redelivered or arrival.refusal is not None or arrival.replay is not None:
             return False
         return not dated(arrival, now=self.clock.now()).aged
 

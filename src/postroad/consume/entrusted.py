@@ -79,7 +79,8 @@ class EntrustedAttempts(Attempts):
         if arrival.refusal is not None:
             return await self._keep(arrival, self.judge(arrival.refusal, arrival))
         if arrival.row is None:
-            return await self._entrust(arrival)
+            looked = arrival if arrival.replay is None else await self._begun(arrival)
+            return Outcome(End.AWAY, "database") if looked is None else await self._entrust(looked)
         verdict = exhausted(self.consumer, arrival)
         if verdict is not None:
             return await self._keep(arrival, verdict)

@@ -51,7 +51,7 @@ def handled(schema: str, consumer: Consumer[Any], arrival: Arrival, handler: Cal
     found = yield from _claimed(schema, consumer, arrival, mark=Mark.HANDLED, reason=None)
     if found is not None:
         return found
-    if arrival.aged and arrival.row is None:
+    if arrival.aged and arrival.row is None and not arrival.rehandled:
         yield from _within_window(schema, consumer, arrival)
     passage = yield from passed(schema, consumer, arrival, handler)
     yield from _answered(schema, consumer, arrival)
@@ -84,7 +84,7 @@ def entrusted(schema: str, consumer: Consumer[Any], arrival: Arrival) -> Pipelin
     found = yield from _claimed(schema, consumer, arrival, mark=Mark.DELAYED, reason=None)
     if found is not None:
         return found
-    if arrival.aged:
+    if arrival.aged and not arrival.rehandled:
         yield from _within_window(schema, consumer, arrival)
     yield from work.delay(
         schema, queue=consumer.name, key=str(arrival.message_key), wire=arrival.wire, verdict=ENTRUSTED, attempt=0,

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroad.transport.base import Outgoing
+from postroad.transport.base import REPLAY_HEADER, Outgoing
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from postroad.leases import Lease
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
@@ -64,6 +66,7 @@ class Flight:
     target: str | None
     attempts: int
     lease: Lease
+    replay: UUID | None = None
     outgoing: Outgoing | None = None
     size: int = 0
     sent_at: float = 0.0
@@ -81,8 +84,11 @@ class Flight:
 def outgoing(flight: Flight, body: Mapping[str, Any], *, ticket: int) -> Outgoing:
     """The publish of a row: the stored bytes as they are, and the properties that brokers and operators need."""
     where = flight.route
+    headers: dict[str, Any] = {ATTEMPT_HEADER: flight.attempts} if flight.attempts else {}
+    if flight.replay is not None:
+        headers[REPLAY_HEADER] = str(flight.replay)
     exchange, key = (where.exchange, where.key) if flight.target is None else (where.replay_exchange, flight.target)
     return Outgoing(
         ticket, exchange, key, body["envelope"], body["id"], where.type, where.producer, body["correlation"],
-        CONTENT_TYPE, {ATTEMPT_HEADER: flight.attempts} if flight.attempts else _NO_HEADERS, flight.probe,
+        CONTENT_TYPE, headers or _NO_HEADERS, flight.probe,
     )  # fmt: skip

@@ -269,7 +269,7 @@ class Reader:
         shard = row["shard"]
         return Flight(
             shard, row["place"], row["seq"], row["recorded"], row["retention"], where, row["key_hash"],
-            row["target"], row["attempts"], leases[shard],
+            row["target"], row["attempts"], leases[shard], row["replay"],
         )  # fmt: skip
 
 

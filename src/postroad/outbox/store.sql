@@ -9,7 +9,7 @@ SELECT page.*
 FROM unnest($1::smallint[], $2::bigint[]) AS held (shard, cursor)
 CROSS JOIN LATERAL (
     SELECT
-        shard, place, seq, recorded, retention, route, key_hash, target, attempts,
+        shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
     WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, 9223372036854775807)
@@ -40,7 +40,7 @@ FROM (
 ) AS held
 LEFT JOIN LATERAL (
     SELECT
-        shard, place, seq, recorded, retention, route, key_hash, target, attempts,
+        shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts,
         attempts = 0 AND (available_at IS NULL OR available_at <= now()) AS due
     FROM {schema}.outbox AS o
     WHERE (o.shard, o.place) > (held.shard, held.cursor) AND (o.shard, o.place) <= (held.shard, held.top)
@@ -56,7 +56,7 @@ LIMIT $4 + cardinality($1);
 SELECT page.*
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS held (shard, low, high)
 CROSS JOIN LATERAL (
-    SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
+    SELECT shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts, TRUE AS due
     FROM {schema}.outbox AS o
     WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
         AND CASE
@@ -76,7 +76,7 @@ LIMIT $6;
 SELECT page.*
 FROM unnest($1::smallint[]) AS held (shard)
 CROSS JOIN LATERAL (
-    SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
+    SELECT shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts, TRUE AS due
     FROM {schema}.outbox AS o
     WHERE o.shard = held.shard AND o.attempts > 0 AND o.route = $2 AND o.target IS NULL
         AND o.place NOT IN (SELECT unnest($3::bigint[]))
@@ -111,7 +111,7 @@ WITH found AS MATERIALIZED (
     SELECT page.*
     FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS held (shard, low, high)
     CROSS JOIN LATERAL (
-        SELECT shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due
+        SELECT shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts, TRUE AS due
         FROM {schema}.outbox AS o
         WHERE (o.shard, o.place) > (held.shard, held.low) AND (o.shard, o.place) <= (held.shard, held.high)
             AND CASE
@@ -140,7 +140,7 @@ SELECT page.*
 FROM unnest($1::smallint[]) AS held (shard)
 CROSS JOIN LATERAL (
     SELECT
-        shard, place, seq, recorded, retention, route, key_hash, target, attempts, TRUE AS due, available_at
+        shard, place, seq, recorded, retention, route, key_hash, target, replay, attempts, TRUE AS due, available_at
     FROM {schema}.outbox AS o
     WHERE o.shard = held.shard AND o.attempts > 0 AND o.available_at <= now()
         AND o.place NOT IN (SELECT unnest($2::bigint[]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.audit import Act, record
 from postroad.errors import UsageError
-from postroad.outbox import installation
+from postroad.outbox import installation, replay
 from postroad.outbox.bond import HELD
 from postroad.runtime.operations import connected
 from postroad.runtime.settings import is_postgres
@@ -124,6 +124,9 @@ def _looked(schema: str) -> Pipeline[tuple[Installation, Mapping[str, Any]]]:
 
 def _adopted(schema: str, by: str, *, discard: bool) -> Pipeline[tuple[Installation, int, int]]:
     waits = yield installation.waiting(schema)
+    if discard:  # Nothing of the original's is sent from here.
+        for number in (yield from replay.running(schema)):
+            yield from replay.stop(schema, number)
     gone = (yield installation.discard(schema)) if discard else [{"count": 0}]
     before = installation.read((yield installation.look(schema))[0])
     yield installation.adopt(schema, by)

@@ -35,7 +35,7 @@ class Exit(IntEnum):
 MEANINGS: Final[dict[Exit, str]] = {
     Exit.OK: "done; for `run`: stopped in order, within the grace period",
     Exit.FINDINGS: "a check found something: `doctor`, `reconcile run`, `topology verify`, `catalog check`, `golden`; "
-    "the answer was no: `adopt`, `quarantine`, `events redact`",
+    "the answer was no: `adopt`, `quarantine`, `events redact`, `replay`",
     Exit.USAGE: "wrong arguments, a declaration that is not valid, or `module:app` cannot be imported",
     Exit.SETTINGS: "a setting is missing or not valid; every wrong one is named",
     Exit.SCHEMA: "the database schema is missing, too old or too new",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from postroad.consume import inbox, starts
+from postroad.consume import inbox, rehandle, starts
 from postroad.effects import store as effects
 from postroad.leases import prune
 from postroad.reconcile import store as drift
@@ -92,6 +92,7 @@ class Upkeep:
         await self._batches(lambda: effects.forget(self.schema, now=self.now))
         await self._batches(lambda: drift.forget(self.schema, now=self.now, limit=retention.BATCH))
         started = await self._batches(lambda: starts.expire(self.schema, now=self.now))
+        await drive(rehandle.expire(self.schema, before=before), self.hand)
         occurrences = await self._batches(lambda: schedules.expire(self.schema, now=self.now, limit=retention.BATCH))
         return Maintained(
             made=made["made"], kept=made["kept"], busy=made["busy"],

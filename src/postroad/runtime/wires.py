@@ -16,6 +16,7 @@ from postroad.effects.ledger import WithLedger
 from postroad.events import Subscribers
 from postroad.outbox.bond import Bond
 from postroad.outbox.dispatcher import Dispatcher
+from postroad.outbox.replayer import Replayer
 from postroad.outbox.settings import DispatchSettings
 from postroad.runtime.forms import check_forms
 from postroad.runtime.gate import Gate
@@ -131,6 +132,7 @@ class Wires:
             services += self._consuming(ground, database)
         if self._dispatches(settings):
             services.append(self._gated(ground, Dispatcher.name, partial(self._dispatcher, ground, database)))
+            services.append(self._gated(ground, Replayer.name, partial(_replayer, ground, database)))
         if Role.SCHEDULE in settings.roles and self._declared.jobs:  # The last schedule may just have been taken out.
             services.append(self._gated(ground, Scheduler.name, partial(self._scheduler, ground, database)))
         if Role.MAINTAIN in settings.roles:
@@ -236,6 +238,13 @@ class Wires:
 
     def _dispatches(self, settings: Settings) -> bool:
         return Role.DISPATCH in settings.roles and bool(self._declared.producers)
+
+
+def _replayer(ground: Ground, database: Database) -> Replayer:
+    return Replayer(
+        database.manager, database.keeper, signals=ground.signals, clock=ground.clock, chance=ground.chance,
+        ttl=ground.settings.shard_lease,
+    )  # fmt: skip
 
 
 def _transactions(consumer: Consumer[Any], ground: Ground, own: AsyncpgTransactions) -> Transactions[Any]:

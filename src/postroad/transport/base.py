@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+REPLAY_HEADER: Final = "postroad-replay"
+"""The header that names the replay which a publish belongs to; its value is the replay's id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from postroad.signals.catalog import (
     HandlerStarted,
     PublishesSettled,
     PublishResult,
+    ReplayAdvanced,
 )
 from postroad.sql import manager
 from postroad.transport.amqp import AmqpSettings
@@ -71,6 +72,8 @@ def _is_at(point: str, heard: Signal) -> bool:
             return isinstance(heard, HandlerStarted) and heard.attempt > 1
         case "committed":
             return isinstance(heard, DeliveriesCommitted)
+        case "replayed":
+            return isinstance(heard, ReplayAdvanced)
         case "collected":
             return isinstance(heard, DeadLetterCollected)
         case _:

@@ -54,6 +54,7 @@ from postroad.signals.catalog.reconcile import (
     ReconciliationEnded,
     ReconciliationLooked,
 )
+from postroad.signals.catalog.replay import DeliveryRehandled, ReplayAdvanced, ReplayEnded, ReplayWaits
 from postroad.signals.catalog.runtime import (
     ExecutorFull,
     ExecutorLoad,
@@ -120,6 +121,7 @@ __all__ = [
     "DeliveriesReceived",
     "DeliveryDelayed",
     "DeliveryQuarantined",
+    "DeliveryRehandled",
     "DeliveryResult",
     "DeliverySettled",
     "DriftRepaired",
@@ -169,6 +171,9 @@ __all__ = [
     "QueueResumed",
     "ReconciliationEnded",
     "ReconciliationLooked",
+    "ReplayAdvanced",
+    "ReplayEnded",
+    "ReplayWaits",
     "RetentionKept",
     "RouteBlocked",
     "RouteReleased",

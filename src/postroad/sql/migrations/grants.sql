@@ -9,7 +9,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.event, {schema}.outbox, {schema}.lease, {schema}.inbox, {schema}.starts,
     {schema}.order_guard, {schema}.work, {schema}.quarantine, {schema}.finished, {schema}.installation,
     {schema}.inbox_mark, {schema}.queue, {schema}.subscription, {schema}.effect, {schema}.schedule, {schema}.occurrence,
-    {schema}.schedule_release, {schema}.schedule_backfill TO {role};
+    {schema}.schedule_release, {schema}.schedule_backfill, {schema}.replay, {schema}.rehandle TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.reconciliation, {schema}.drift TO {role};
 GRANT INSERT ON {schema}.audit TO {role};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};

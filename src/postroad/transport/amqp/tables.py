@@ -111,6 +111,13 @@ class Headers(Mapping[Any, Any]):
         return self._read[name]
 
     @override
+    def get(self, name: Any, default: Any = None) -> Any:
+        """As of any mapping; a text that does not stand in the bytes at all is no name there, and nothing is read."""
+        if self._table is None and isinstance(name, str) and name.encode() not in self._encoded:
+            return default
+        return self._read.get(name, default)
+
+    @override
     def __iter__(self) -> Iterator[Any]:
         return iter(self._read)
 
