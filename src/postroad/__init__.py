@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from postroad.effects import Absent, Done, EffectAttempt, Found, Refused, Unknown, effect
     from postroad.events import Envelope, Keep, Producer, Sensitive, Subscription
     from postroad.failures import Cancel, Dependency, Drop, OutcomeUnknown, Quarantine, Retry, Rules, Snooze
+    from postroad.reconcile import Drift, Reconciliation, Source, pages, resend
     from postroad.retry import Backoff
     from postroad.runtime.app import App
     from postroad.runtime.background import Executor
@@ -28,6 +29,7 @@ _ROOMS = {
     "Delivery": "postroad.consume",
     "Dependency": "postroad.failures",
     "Done": "postroad.effects",
+    "Drift": "postroad.reconcile",
     "Drop": "postroad.failures",
     "EffectAttempt": "postroad.effects",
     "Envelope": "postroad.events",
@@ -40,6 +42,7 @@ _ROOMS = {
     "Producer": "postroad.events",
     "Properties": "postroad.consume",
     "Quarantine": "postroad.failures",
+    "Reconciliation": "postroad.reconcile",
     "Refused": "postroad.effects",
     "Retry": "postroad.failures",
     "Rules": "postroad.failures",
@@ -47,6 +50,7 @@ _ROOMS = {
     "Schedule": "postroad.schedules.schedule",
     "Sensitive": "postroad.events",
     "Snooze": "postroad.failures",
+    "Source": "postroad.reconcile",
     "Subscription": "postroad.events",
     "Unknown": "postroad.effects",
     "cloud_event": "postroad.consume",
@@ -55,6 +59,8 @@ _ROOMS = {
     "hours": "postroad.clock",
     "job": "postroad.work.job",
     "minutes": "postroad.clock",
+    "pages": "postroad.reconcile",
+    "resend": "postroad.reconcile",
     "seconds": "postroad.clock",
 }
 
@@ -98,6 +104,7 @@ __all__ = [
     "Delivery",
     "Dependency",
     "Done",
+    "Drift",
     "Drop",
     "EffectAttempt",
     "Envelope",
@@ -110,6 +117,7 @@ __all__ = [
     "Producer",
     "Properties",
     "Quarantine",
+    "Reconciliation",
     "Refused",
     "Retry",
     "Rules",
@@ -117,6 +125,7 @@ __all__ = [
     "Schedule",
     "Sensitive",
     "Snooze",
+    "Source",
     "Subscription",
     "Unknown",
     "cloud_event",
@@ -125,5 +134,7 @@ __all__ = [
     "hours",
     "job",
     "minutes",
+    "pages",
+    "resend",
     "seconds",
 ]

@@ -21,6 +21,7 @@ from postroad.signals.catalog import (
     DeliveryRehandled,
     DeliveryResult,
     DeliverySettled,
+    DriftRepaired,
     EffectAnswered,
     EffectConflict,
     EffectLookedUp,
@@ -41,10 +42,13 @@ from postroad.signals.catalog import (
     OccurrenceStarted,
     OutboxRead,
     OutboxState,
+    ProjectionBehind,
+    ProjectionLag,
     PublishesSettled,
     PublishResult,
     QuarantineState,
     QueueDepth,
+    ReconciliationEnded,
     ReplayAdvanced,
     ReplayEnded,
     RouteBlocked,
@@ -65,6 +69,7 @@ PUBLISHED = PublishesSettled(
 )
 HANDLED = DeliverySettled("punctuality", DEPARTED, DeliveryResult.OK, 1, (0.02,))
 WORKED = WorkSettled("punctuality", "retry", "ok", 1, (1.5,))
+COMPARED = ReconciliationEnded("books", "complete", 100, 1, 2, 3, 4, 0.5, 1.5e9)
 PLANNED = OccurrenceEnded("reports.daily", "ok", 1.5e9, (0.25,))
 
 # name, labels, the signal that feeds it, the sample to look at, its labels' values, its value
@@ -143,6 +148,13 @@ TABLE: list[tuple[str, set[str], Signal, str, tuple[str, ...], float]] = [
      OccurrencesPassed("reports.daily", "missed", "too_old", 7), "", ("reports.daily", "started", "missed"), 7),
     ("postroad_schedule_start_delay_seconds", {"schedule"}, PLANNED, "_sum", ("reports.daily",), 0.25),
     ("postroad_schedule_last_success_timestamp_seconds", {"schedule"}, PLANNED, "", ("reports.daily",), 1.5e9),
+    ("postroad_reconciliation_drift_items", {"check", "kind"}, COMPARED, "", ("books", "extra"), 2),
+    ("postroad_reconciliation_pending_items", {"check"}, COMPARED, "", ("books",), 4),
+    ("postroad_reconciliation_last_success_timestamp_seconds", {"check"}, COMPARED, "", ("books",), 1.5e9),
+    ("postroad_reconciliation_repairs_total", {"check", "result"}, DriftRepaired("books", 7, 1, 0),
+     "", ("books", "done"), 7),
+    ("postroad_projection_lag_seconds", {"projection"}, ProjectionLag("punctuality", 1.5), "", ("punctuality",), 1.5),
+    ("postroad_projection_lag_events", {"projection"}, ProjectionBehind("punctuality", 9), "", ("punctuality",), 9),
     ("postroad_topology_mismatch_items", {"kind"}, TopologyMismatch("queue", 2), "", ("queue",), 2),
     ("postroad_replay_events_total", {"consumer", "result"}, ReplayAdvanced(1, "billing", 3, 0),
      "", ("billing", "sent"), 3),

@@ -18,9 +18,11 @@ from postroad.cli import (
     events,
     grants,
     jobs,
+    lag,
     lease,
     quarantine,
     queue,
+    reconcile,
     replay,
     run,
     schedule_acts,
@@ -62,6 +64,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.command("adopt")(adopt.adopt)
     app.command("grants")(grants.grants)
     app.command("audit")(audit.audit)
+    app.command("lag")(lag.lag)
     app.add_typer(events.app, name="events")
     app.add_typer(topology.app, name="topology")
     app.add_typer(catalog.app, name="catalog")
@@ -72,6 +75,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     app.add_typer(work.app, name="work")
     app.add_typer(queue.app, name="queue")
     app.add_typer(effects.app, name="effects")
+    app.add_typer(reconcile.app, name="reconcile")
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(schedule_acts.app, name="schedule")
     _add_demo(app, arguments)

@@ -67,6 +67,12 @@ class Arrival:
         return None if envelope is None else envelope.recorded or envelope.time
 
     @property
+    def occurred(self) -> datetime | None:
+        """When it occurred, if it says that: an author's own envelope may have a time without a zone."""
+        at = None if self.envelope is None else self.envelope.time
+        return None if at is None or at.tzinfo is None else at
+
+    @property
     def suspect(self) -> bool:
         """Whether a process may have died over it: it came before, and what became of that nobody said."""
         return self.redelivered and self.row is None and self.message_key is not None

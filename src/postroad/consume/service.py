@@ -20,6 +20,7 @@ from postroad.signals.catalog import (
     DeliverySettled,
     IntakePaused,
     IntakeResumed,
+    ProjectionLag,
     Unacked,
 )
 
@@ -264,6 +265,10 @@ class ConsumerService:
         self._intake.ack([arrival.tag for arrival, _, _ in acks if arrival.tag is not None])
         self._owed -= len(acks)
         self._signals.emit(DeliveriesAcked(self._consumer.name, len(acks)))
+        if (occurred := acks[0][0].occurred) is not None:
+            self._signals.emit(
+                ProjectionLag(self._consumer.name, max((self._clock.now() - occurred).total_seconds(), 0.0))
+            )
         self._tell(
             (arrival.event_type, RESULTS[outcome.end], outcome.reason, taken) for arrival, outcome, taken in acks
         )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from postroad.clock import Clock
     from postroad.effects import Effect
     from postroad.events import Producer
+    from postroad.reconcile import Reconciliation
     from postroad.runtime.declarations import Background
     from postroad.runtime.resources import Lifespan
     from postroad.schedules.schedule import Schedule
@@ -55,6 +56,7 @@ class App(Doors):
         jobs: Iterable[Callable[..., Any]] = (),
         schedules: Iterable[Schedule] = (),
         effects: Iterable[Effect[Any]] = (),
+        reconciliations: Iterable[Reconciliation] = (),
         lifespan: Lifespan | None = None,
         executor: Executor | None = None,
         sinks: Iterable[Sink] = (),
@@ -65,7 +67,8 @@ class App(Doors):
 
         `publishes` are the producers whose events it stages and dispatches, `consumers` functions decorated with
         `consumer`, `jobs` with `job`; `schedules` say when some of these jobs run by themselves. `effects` are those
-        that its jobs call once; those of its consumers it knows. `lifespan` is an async generator function that yields
+        that its jobs call once; those of its consumers it knows. `reconciliations` are compared by `postroad reconcile`
+        or by a job. `lifespan` is an async generator function that yields
         one live object, several (a list, or a mapping by type), for ``delivery.use(Type)``. `executor` is one with
         other bounds for ``app.executor``. `sinks` hear every signal, in the emitting thread. Without `settings` the
         environment is read when it starts.
@@ -75,7 +78,7 @@ class App(Doors):
         """
         self.declarations = Declarations.of(
             name, publishes=publishes, consumers=consumers, lifespan=lifespan, jobs=jobs, schedules=schedules,
-            effects=effects,
+            effects=effects, reconciliations=reconciliations,
         )  # fmt: skip
         self.name = name
         self.sinks = tuple(sinks)
@@ -89,6 +92,11 @@ class App(Doors):
     @override
     def __repr__(self) -> str:
         return f"App({self.name!r})"
+
+    @property
+    def lifespan(self) -> Lifespan | None:
+        """What makes its live objects; for commands that need them."""
+        return self._lifespan
 
     @property
     def topology(self) -> Topology:

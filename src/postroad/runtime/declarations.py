@@ -13,6 +13,7 @@ from postroad.consume import consumer_of
 from postroad.effects import Effect
 from postroad.errors import PostroadError, SettingsError, UsageError
 from postroad.events import Producer
+from postroad.runtime.declared_reconciliations import compared
 from postroad.runtime.declared_schedules import double_schedules, scheduled
 from postroad.runtime.settings import is_postgres
 from postroad.transport.topology import Topology
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from postroad.consume.consumer import Consumer
     from postroad.owner import Readiness
+    from postroad.reconcile import Reconciliation
     from postroad.runtime.settings import Settings
     from postroad.schedules.schedule import Schedule
     from postroad.work.job import Job
@@ -47,11 +49,13 @@ class Declarations:
     schedules: tuple[Schedule, ...] = ()
     effects: tuple[Effect[Any], ...] = ()
     """Those that the App names, and those of its consumers."""
+    reconciliations: tuple[Reconciliation, ...] = ()
 
     @classmethod
     def of(
         cls, name: str, *, publishes: Iterable[object], consumers: Iterable[Callable[..., Any]], lifespan: object,
         jobs: Iterable[Callable[..., Any]] = (), schedules: Iterable[Schedule] = (), effects: Iterable[object] = (),
+        reconciliations: Iterable[object] = (),
     ) -> Declarations:  # fmt: skip
         """Check the whole set.
 
@@ -64,8 +68,10 @@ class Declarations:
         work, idle = _jobs(jobs)
         planned, homeless = scheduled(schedules, work)
         acts, strange = _effects(effects, found)
-        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned), *_double_effects(acts)]
-        problems += [*wrong, *undeclared, *idle, *homeless, *strange]
+        books, twice, odd = compared(reconciliations)
+        doubles = [*_doubles(producers, found), *_double_jobs(work), *double_schedules(planned), *_double_effects(acts),
+                   *twice]  # fmt: skip
+        problems += [*wrong, *undeclared, *idle, *homeless, *strange, *odd]
         problems += [*doubles, *_unknown_versions(producers, found), *_lifespan(lifespan)]
         problems += [*_discord(work), *_shared_names(work, found), *_shared_queues(found)]
         problems += [] if doubles else _topology(producers, found)
@@ -73,7 +79,7 @@ class Declarations:
             raise UsageError("PR104" if doubles else "PR101", f"App {name!r}: {'; '.join(problems)}")
         return cls(
             name=name, producers=tuple(producers), consumers=tuple(found), jobs=tuple(work), schedules=tuple(planned),
-            effects=tuple(acts),
+            effects=tuple(acts), reconciliations=books,
         )  # fmt: skip
 
     @property

@@ -34,8 +34,8 @@ class Exit(IntEnum):
 
 MEANINGS: Final[dict[Exit, str]] = {
     Exit.OK: "done; for `run`: stopped in order, within the grace period",
-    Exit.FINDINGS: "a check found something: `doctor`, `topology verify`, `catalog check`, `golden`; the answer was "
-    "no: `adopt`, `quarantine`, `events redact`, `replay`",
+    Exit.FINDINGS: "a check found something: `doctor`, `reconcile run`, `topology verify`, `catalog check`, `golden`; "
+    "the answer was no: `adopt`, `quarantine`, `events redact`, `replay`",
     Exit.USAGE: "wrong arguments, a declaration that is not valid, or `module:app` cannot be imported",
     Exit.SETTINGS: "a setting is missing or not valid; every wrong one is named",
     Exit.SCHEMA: "the database schema is missing, too old or too new",
@@ -44,7 +44,8 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.TOPOLOGY: "the broker's queues, exchanges or bindings differ from the declared ones",
     Exit.INTERNAL: "an error of Postroad or of the App's own start; POSTROAD_DEBUG=1 shows the traceback",
     Exit.FORCED: "the grace period ended and something still ran; what it held is taken over when its lease expires",
-    Exit.STOPPED: "stopped by Ctrl-C or SIGTERM; `quarantine retry`: the same command goes on with the rest",
+    Exit.STOPPED: "stopped by Ctrl-C or SIGTERM; `quarantine retry`, `reconcile run` and `repair`: the same command "
+    "goes on with the rest",
 }
 """Each code and its meaning; ``docs/cli.md`` shows the same, and a test compares the two."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from postroad.consume import inbox, rehandle, starts
 from postroad.effects import store as effects
 from postroad.leases import prune
+from postroad.reconcile import store as drift
 from postroad.schedules import store as schedules
 from postroad.sql import drive
 from postroad.sql.asyncpg import AsyncpgHand
@@ -89,6 +90,7 @@ class Upkeep:
         expired = await self._expire_marks(before) if marks else 0
         leases = await drive(self._prune(), self.hand)
         await self._batches(lambda: effects.forget(self.schema, now=self.now))
+        await self._batches(lambda: drift.forget(self.schema, now=self.now, limit=retention.BATCH))
         started = await self._batches(lambda: starts.expire(self.schema, now=self.now))
         await drive(rehandle.expire(self.schema, before=before), self.hand)
         occurrences = await self._batches(lambda: schedules.expire(self.schema, now=self.now, limit=retention.BATCH))

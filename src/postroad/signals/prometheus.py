@@ -19,6 +19,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 from postroad.signals.effect_metrics import EffectMetrics
 from postroad.signals.executor_metrics import ExecutorMetrics
 from postroad.signals.histogram import BatchHistogram
+from postroad.signals.reconcile_metrics import ReconcileMetrics
 from postroad.signals.replay_metrics import ReplayMetrics
 from postroad.signals.schedule_metrics import ScheduleMetrics
 
@@ -89,6 +90,7 @@ class PrometheusSink:
             catalog.ThreadsStuck: self._stuck,
             **(ExecutorMetrics(into, buckets=_LONG).hear | EffectMetrics(into, buckets=_LONG).hear),
             **(ScheduleMetrics(into, buckets=_LONG).hear | ReplayMetrics(into, buckets=_LONG).hear),
+            **ReconcileMetrics(into).hear,
         }
 
     def __call__(self, signal: Signal) -> None:
@@ -222,9 +224,7 @@ class PrometheusSink:
             ["consumer", "reason"],
             registry=into,
         )
-        self._kept_depth = Gauge(
-            "postroad_quarantine_depth_messages", "Open rows in quarantine.", each, registry=into
-        )  # fmt: skip
+        self._kept_depth = Gauge("postroad_quarantine_depth_messages", "Open rows in quarantine.", each, registry=into)
         self._kept_age = Gauge(
             "postroad_quarantine_oldest_age_seconds", "Age of the oldest open row in quarantine.", each, registry=into
         )

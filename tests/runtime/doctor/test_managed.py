@@ -131,6 +131,18 @@ def test_queues_that_nobody_consumes_are_warned_of(host):
     ]
 
 
+def test_a_reconciliation_finds_what_stands_for_nobody_on_a_broker(host, runtime_url):
+    host.call("queue_declare", "old", durable=True)
+    host.call("queue_bind", "old", "orders.events", "#")
+    given = {"POSTROAD_DATABASE_URL": runtime_url, "POSTROAD_BROKER_URL": host.url}
+    given["POSTROAD_MANAGEMENT_URL"] = host.node.management_url()
+    done = postroad("reconcile", "run", "orders:app", "--only", "postroad.topology", "--json", **given)
+    assert (done.returncode, json.loads(done.stdout)[0]["extra"]) == (1, 1), done.stderr
+    shown = postroad("reconcile", "drift", "--fingerprints", **given).stdout
+    assert "queue old" in shown
+    assert "gets events from orders.events and has no consumer" in shown
+
+
 @pytest.mark.parametrize("argument", ["x-dead-letter-routing-key", "x-overflow", "x-dead-letter-strategy"])
 def test_an_argument_that_decides_loss_and_is_missing_is_an_error(host, argument):
     queue = TOPOLOGY.queues[0]

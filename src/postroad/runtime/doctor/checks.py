@@ -43,6 +43,16 @@ SCHEMA: Final = Check(
     "schema", "schema and release serve each other",
     "processes refuse to start", "run `postroad migrate` as the owner",
 )  # fmt: skip
+BUILD: Final = Check(
+    "schema.build", "tables, columns and functions are what the migrations make",
+    "statements fail, or do something else than this release means",
+    "undo the change, or restore the schema from a backup; what is not Postroad's belongs into another schema",
+)  # fmt: skip
+INDEXES: Final = Check(
+    "schema.indexes", "the indexes are those that the migrations make, and valid",
+    "claims and dispatch read whole tables, or a key is there twice; each index more slows every write",
+    "make it again as the migration has it (`postroad migrate --sql`), or REINDEX; drop what is not needed",
+)  # fmt: skip
 DIRECT: Final = Check(
     "direct", "POSTROAD_DIRECT_URL reaches the same database, with no transaction pooler in between",
     "leases cannot be renewed, so nothing is dispatched or retried",
@@ -67,6 +77,21 @@ HORIZON: Final = Check(
     "vacuum.horizon", "the oldest transaction, replication slot or prepared transaction that holds vacuum back",
     "dead rows pile up in outbox, work and lease: claims and dispatch get slower by the hour",
     "end it: see its application; `pg_terminate_backend(pid)`, `ROLLBACK PREPARED`, `pg_drop_replication_slot`",
+)  # fmt: skip
+DEAD_ROWS: Final = Check(
+    "vacuum.dead-rows", "dead rows of the tables that change all the time",
+    "claims, dispatch and renewals walk over them, slower by the hour",
+    "see `vacuum.horizon` for what holds vacuum back; else VACUUM the table, and see that autovacuum is on",
+)  # fmt: skip
+RENEWALS: Final = Check(
+    "leases.renewal", "leases that are held and not renewed, and what still stands under them",
+    "what they stand for waits: events of a shard, rows that a dead worker ran",
+    "see that processes run and reach POSTROAD_DIRECT_URL; `postroad lease list --all`; fence what hangs",
+)  # fmt: skip
+WINDOWS: Final = Check(
+    "retention.windows", "inboxes are compared with their logs only as far back as marks are kept",
+    "nothing; but what was handled before is taken for missing, and a repair would have it handled again",
+    "lower `within` of `handled`, or raise POSTROAD_INBOX_DAYS",
 )  # fmt: skip
 FLOOR: Final = Check(
     "dispatch.floor", "the oldest open transaction that has written, in any database of the server",
@@ -242,6 +267,7 @@ FORMER: Final = Check(
 CHECKS: Final[tuple[Check, ...]] = (
     SETTINGS, DATABASE, VERSION, TLS, ROLE, RIGHTS, AUTHOR, SCHEMA, DIRECT, CONNECTIONS, PARTITIONS, LEFTOVERS, HORIZON,
     FLOOR, COMMIT, STANDBY, INBOX, WAITING, REFUSED, WORK, QUARANTINE,
+    BUILD, INDEXES, DEAD_ROWS, RENEWALS, WINDOWS,
     PERSON, UNKNOWN, KEY_WINDOW, PAUSED, PLANNER, LATE, RETIRED,
     BROKER, BROKER_VERSION, BROKER_USER, BROKER_RIGHTS, INSTALLATION, TOPOLOGY, BINDINGS, FOREIGN, EXCHANGES, ORPHANS,
     ARGUMENTS, LIMIT, TIMEOUT, POLICY, DEAD, DELIVERIES, FORMER,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import asyncpg
 
 from postroad.errors import PostroadError, SchemaError
-from postroad.runtime.doctor import checks, upkeep
+from postroad.runtime.doctor import checks, structure, upkeep
 from postroad.runtime.doctor.findings import Finding, Severity
 from postroad.runtime.doctor.stalled import stalled
 from postroad.runtime.doctor.subject import Limits, Subject
@@ -56,9 +56,10 @@ async def examine_database(
             found.append(checks.DATABASE.ok("reachable"))
             for look in _GROUND:
                 found += await look(connection, case)
-            if not any(item.severity is Severity.ERROR for item in found):
-                for look in _INSIDE:
-                    found += await look(connection, case)
+            for looks in (_BUILT, _INSIDE):
+                if not any(item.severity is Severity.ERROR for item in found):
+                    for look in looks:
+                        found += await look(connection, case)
     except PostroadError as error:
         found.append(checks.DATABASE.error(str(error)))
     return [*found, *await _direct(settings)]
@@ -160,16 +161,19 @@ async def _work(connection: Connection, case: Case) -> list[Finding]:
 
 
 _GROUND: Final[tuple[Look, ...]] = (_server, _role, _rights, _schema)
+_BUILT: Final[tuple[Look, ...]] = (lambda connection, case: structure.build(connection, case.settings.schema),)
 _INSIDE: Final[tuple[Look, ...]] = (
     _author, _connections, *(lambda connection, case, look=look: look(connection, case.settings.schema, case.limits)
-                             for look in upkeep.LOOKS), lambda _connection, case: _inbox(case),
+                             for look in (*upkeep.LOOKS, *structure.LOOKS)), lambda _connection, case: _inbox(case),
     _work, lambda connection, case: stalled(connection, case.settings.schema, case.subject, case.limits),
 )  # fmt: skip
 
 
 async def _inbox(case: Case) -> list[Finding]:
     consumers = () if case.subject is None else case.subject.consumers
-    return [upkeep.judge_inbox(case.settings.inbox_window, consumers)]
+    compared = () if case.subject is None else case.subject.declarations.reconciliations
+    window = case.settings.inbox_window
+    return [upkeep.judge_inbox(window, consumers), structure.judge_windows(window, compared)]
 
 
 async def _direct(settings: Settings) -> list[Finding]:

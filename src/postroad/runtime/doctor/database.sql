@@ -31,7 +31,7 @@ WHERE rolname = current_user;
 SELECT format('%s on %s', privilege, name) AS lacking
   FROM (VALUES ('SELECT, INSERT, UPDATE, DELETE',
                 ARRAY['event', 'outbox', 'lease', 'inbox', 'starts', 'order_guard', 'work', 'quarantine', 'finished',
-                      'installation', 'inbox_mark']),
+                      'installation', 'inbox_mark', 'reconciliation', 'drift']),
                ('SELECT', ARRAY['migration'])) AS wanted (privileges, names),
        unnest(names) AS name, unnest(string_to_array(privileges, ', ')) AS privilege
  WHERE to_regclass(format('%I.%I', $1::text, name)) IS NOT NULL

@@ -93,15 +93,21 @@ def _differences(topology: Topology, seen: Seen) -> Iterator[Finding]:
             yield checks.EXCHANGES.not_checked(f"policies on {exchange.name}: the API's user needs the tag policymaker")
 
 
-def _orphans(topology: Topology, seen: Seen) -> Iterator[Finding]:
+def orphans(topology: Topology, seen: Seen) -> Iterator[tuple[str, str]]:
+    """Queues that nobody consumes, and what they are. Pure."""
     declared = {queue.name for queue in topology.queues}
     owned = {exchange.name for exchange in topology.exchanges if exchange.owned}
     fed = {one.queue: one.exchange for one in seen.bindings if one.exchange in owned}
     for name in sorted(set(seen.queues) - declared - seen.consumed):
         if name in fed:
-            yield checks.ORPHANS.warning(f"queue {name!r} gets events from {fed[name]} and has no consumer")
+            yield name, f"gets events from {fed[name]} and has no consumer"
         elif name.endswith(_DLQ) and name.removesuffix(_DLQ) not in seen.queues:
-            yield checks.ORPHANS.warning(f"queue {name!r} is the dead letter queue of a queue that is gone")
+            yield name, "is the dead letter queue of a queue that is gone"
+
+
+def _orphans(topology: Topology, seen: Seen) -> Iterator[Finding]:
+    for name, what in orphans(topology, seen):
+        yield checks.ORPHANS.warning(f"queue {name!r} {what}")
 
 
 # --- limits and time-outs ---------------------------------------------------------------------------------------------

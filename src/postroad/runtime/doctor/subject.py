@@ -30,6 +30,7 @@ class Limits:
     vacuum_age: timedelta = minutes(15)
     vacuum_transactions: int = 1_000_000
     """For transactions of other roles, whose age in time only pg_read_all_stats shows."""
+    dead_rows: int = 100_000
     writer_age: timedelta = seconds(30)
     waiting_age: timedelta = minutes(5)
     orphan_age: timedelta = minutes(1)

@@ -47,6 +47,13 @@ from postroad.signals.catalog.outbox import (
     RouteReleased,
     ShardsHeld,
 )
+from postroad.signals.catalog.reconcile import (
+    DriftRepaired,
+    ProjectionBehind,
+    ProjectionLag,
+    ReconciliationEnded,
+    ReconciliationLooked,
+)
 from postroad.signals.catalog.replay import DeliveryRehandled, ReplayAdvanced, ReplayEnded, ReplayWaits
 from postroad.signals.catalog.runtime import (
     ExecutorFull,
@@ -117,6 +124,7 @@ __all__ = [
     "DeliveryRehandled",
     "DeliveryResult",
     "DeliverySettled",
+    "DriftRepaired",
     "EffectAnswered",
     "EffectConflict",
     "EffectLookedUp",
@@ -151,6 +159,8 @@ __all__ = [
     "OutboxRead",
     "OutboxState",
     "PartitionsKept",
+    "ProjectionBehind",
+    "ProjectionLag",
     "PublishDropped",
     "PublishRefused",
     "PublishResult",
@@ -159,6 +169,8 @@ __all__ = [
     "QueueDepth",
     "QueuePaused",
     "QueueResumed",
+    "ReconciliationEnded",
+    "ReconciliationLooked",
     "ReplayAdvanced",
     "ReplayEnded",
     "ReplayWaits",

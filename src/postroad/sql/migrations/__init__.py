@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT = "5s"
 _SERVES = re.compile(r"^-- serves: (\d+)$", re.MULTILINE)
 _ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
-_LEDGER = """
+LEDGER = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.migration (
     number     integer     PRIMARY KEY,
@@ -77,13 +77,13 @@ def _read(filename: str) -> Migration:
     return Migration(int(filename[:4]), filename[5:-4], int(serves[1]), text)
 
 
-CODE_NUMBER: Final = 8
+CODE_NUMBER: Final = 9
 """The schema number that this release's code was written for; a test keeps it equal to the last step's."""
 
 
 def script(*, schema: str, roles: Roles) -> str:
     """The whole migration as SQL for `schema`, for people who apply it by hand: ``postroad migrate --sql``."""
-    parts = ["BEGIN;", render(_LEDGER, schema)]
+    parts = ["BEGIN;", render(LEDGER, schema)]
     for step in steps():
         parts += [f"-- {step.number:04} {step.name}", _body(step, schema), _record(step, schema)]
     return "\n".join([*parts, *_grants(schema, roles), "COMMIT;"])
@@ -163,7 +163,7 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record], schema: str, ro
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('postroad.migrate.' || $1, 0))", schema)
         await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-        await connection.execute(render(_LEDGER, schema))
+        await connection.execute(render(LEDGER, schema))
         rows = await connection.fetch(render("SELECT number, checksum FROM {schema}.migration", schema))
         standing = {row["number"]: row["checksum"] for row in rows}
         _refuse_strangers(standing, schema)

@@ -10,6 +10,7 @@ GRANT INSERT, UPDATE, DELETE ON {schema}.event, {schema}.outbox, {schema}.lease,
     {schema}.order_guard, {schema}.work, {schema}.quarantine, {schema}.finished, {schema}.installation,
     {schema}.inbox_mark, {schema}.queue, {schema}.subscription, {schema}.effect, {schema}.schedule, {schema}.occurrence,
     {schema}.schedule_release, {schema}.schedule_backfill, {schema}.replay, {schema}.rehandle TO {role};
+GRANT INSERT, UPDATE, DELETE ON {schema}.reconciliation, {schema}.drift TO {role};
 GRANT INSERT ON {schema}.audit TO {role};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.make_partition(text, date), {schema}.drop_partition(text, date),
