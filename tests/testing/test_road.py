@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -29,6 +30,9 @@ from testing.shop import (
     send_mail,
 )
 from testing.steps import column, enqueue, place
+
+KEPT = {"migration", "installation", "lease", "inbox_mark", "audit"}
+"""What `Road.clear` leaves as it is."""
 
 # --- what is there ----------------------------------------------------------------------------------------------------
 
@@ -320,6 +324,17 @@ async def test_clear_empties_what_tests_leave_behind(road):
     await place(road, "A-2")
     await road.drain()
     assert await column(road, "bill") == ["A-1", "A-2"], "the author's own tables are the author's"
+
+
+async def test_clear_leaves_no_table_of_a_later_step_out(road):
+    await road.drain()
+    async with road.transaction() as connection:
+        tables = await connection.fetch("""
+            SELECT relname FROM pg_class
+            WHERE relnamespace = 'postroad'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+            """)
+    emptied = set(re.findall(r"\.(\w+)", ledger.QUERIES.text("clear", "postroad")))
+    assert {row["relname"] for row in tables} - emptied == KEPT
 
 
 # --- def tests --------------------------------------------------------------------------------------------------------

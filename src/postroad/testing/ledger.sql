@@ -109,4 +109,5 @@ ORDER BY one.id;
 -- Empties what tests leave behind; migrations, leases and the installation's identity stay.
 TRUNCATE {schema}.event, {schema}.outbox, {schema}.work, {schema}.inbox, {schema}.starts, {schema}.order_guard,
     {schema}.quarantine, {schema}.finished, {schema}.queue, {schema}.subscription, {schema}.schedule,
-    {schema}.occurrence, {schema}.schedule_backfill, {schema}.schedule_release;
+    {schema}.occurrence, {schema}.schedule_backfill, {schema}.schedule_release, {schema}.effect, {schema}.replay,
+    {schema}.rehandle, {schema}.reconciliation, {schema}.drift;
