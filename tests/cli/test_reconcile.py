@@ -135,6 +135,7 @@ def test_what_stands_on_the_transport_for_nobody_is_found(table):
         (("run", "ledgers:app_broken", "--only", "ledgers.broken"), Exit.USAGE, ("raised UndefinedTableError",)),
         (("repair", APP, "postroad.work", "--yes"), Exit.USAGE, ("PR107", "declares no repair; give it repair=")),
         (("run", APP, "--settle", "-1"), Exit.USAGE, ("--settle",)),
+        (("run", APP, "--settle", "inf"), Exit.USAGE, ("--settle",)),
         (("drift", "--kind", "wrong"), Exit.USAGE, ("wrong",)),
     ],
 )  # fmt: skip

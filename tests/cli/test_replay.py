@@ -103,6 +103,13 @@ def test_what_cannot_be_is_one_line(table: Table) -> None:
         ((*ALL, "--yes"), "--reason"),
         ((*ALL, "--id", "seven", "--dry-run"), "not the id of an event"),
         ((*ALL, "--since", "yesterday", "--dry-run"), "--since"),
+        ((*ALL, "--version", "2147483648", "--dry-run"), "--version"),
+        ((*ALL, "--key", "\udcff", "--dry-run"), "is not text in UTF-8"),
+        ((*DO, "--id", "ffffffff-ffff-7fff-bfff-ffffffffffff"), "the log holds no event that was asked for"),
+        (
+            ("replay", "rehandle", "9" * 20, "--consumer", BILLING, "--reason", "r"),
+            "neither the number of a replay nor its id",
+        ),
         ((*DO, "--rate", "0"), "not a rate"),
         ((*DO, "--key", "nobody"), "the log holds no event that was asked for"),
         ((*ALL, "--type", "orders.order.lost", "--dry-run"), "does not subscribe to orders.order.lost"),
@@ -121,6 +128,30 @@ def test_what_cannot_be_is_one_line(table: Table) -> None:
     assert (asked.returncode, "1 event" in asked.stdout, "--yes" in asked.stderr) == (Exit.USAGE, True, True)
     given = {**table.given, "POSTROAD_BROKER_URL": "amqp://nowhere"}
     one_line(postroad(*ALL, "--dry-run", **given), Exit.USAGE, "give --type, or POSTROAD_MANAGEMENT_URL")
+
+
+def test_what_is_erased_is_neither_ignored_nor_quarantined(table: Table) -> None:
+    event = logged(table, "a", days=2)
+    logged(table, "b", days=2)
+    table.execute(f"INSERT INTO postroad.inbox VALUES ('{BILLING}', '{event}', 'handled')")
+    table.execute(f"INSERT INTO postroad.inbox_mark VALUES ('{BILLING}', now() - interval '1 day')")
+    for key in ("a", "b"):
+        table.work("events", "redact", "--key", key, "--reason", "asked", "--yes")
+    found = table.work(*ALL, "--dry-run")
+    assert (found["count"], found["redacted"], found["handled"], found["past"]) == (2, 2, 0, 0)
+
+
+def test_a_persons_key_is_erased_from_a_replay_that_is_not_done(table: Table) -> None:
+    logged(table, "ada")
+    logged(table, "ben")
+    table.work(*DO, "--hold", "--key", "ada", "--key", "ben")
+    words = ("events", "redact", "--key", "ada", "--reason", "asked")
+    assert table.work(*words, "--dry-run")["replays"] == 1
+    assert table.work("replay", "list")[0]["chosen"]["keys"] == ["ada", "ben"]
+    assert table.work(*words, "--yes")["replays"] == 1
+    assert table.work("replay", "list")[0]["chosen"]["keys"] == ["ben"]
+    table.work("events", "redact", "--key", "ben", "--reason", "asked", "--yes")
+    assert table.work("replay", "list")[0]["chosen"]["keys"] == []
 
 
 def test_following_ends_with_the_replay(table: Table) -> None:

@@ -29,6 +29,14 @@ INSERT INTO work (id, queue, kind, state, worker, token, body, content_type) VAL
     (2, 'reports', 'job', 'running', 'worker:dead', 2, '', 'x'),
     (3, 'mail', 'job', 'running', 'worker:gone', 3, '', 'x'), (4, 'mail', 'job', 'ready', NULL, NULL, '', 'x')
 """
+REPLAYED = """
+INSERT INTO replay (id, chosen, rate, state, cursor, last, oldest, newest, total, by, reason)
+    SELECT id, '{}', 500, 'running', 1, 9, now() - interval '2 days', now(), 9, 'ada', 'lost'
+    FROM unnest(ARRAY['00e40000-0000-7000-8000-000000000001', '00e40000-0000-7000-8000-000000000002']::uuid[]) AS id;
+UPDATE replay SET changed_at = now() - interval '6 minutes' WHERE number = 2;
+INSERT INTO outbox (shard, place, seq, recorded, retention, route, target, replay) SELECT
+    1, number, number, now() - interval '2 days', 7, 'a.b.c.v1', 'consumer-' || number, id FROM replay
+"""
 EFFECTS = """
 INSERT INTO effect (name, key, fingerprint, provider_key, state, run, finished_at) VALUES
     ('charge', 'a', 'f', 'p', 'unknown', 1, NULL), ('charge', 'b', 'f', 'p', 'manual', 1, NULL),
@@ -59,6 +67,11 @@ async def test_events_that_were_refused_or_that_nobody_sends_are_found_by_route_
         "a.b.c.v1 (not sent)", "a.b.d.v1 (returned: no queue)", "a.b.d.v1 for billing (unconfirmed)",
     ]  # fmt: skip
     assert found[0][1].startswith("2 events, the oldest of 20")
+
+
+async def test_events_of_a_replay_wait_since_it_last_moved_and_not_since_they_were_staged(sql, ground):
+    await sql.execute(REPLAYED)
+    assert [key for key, _ in await keys(sql, ground, "outbox")] == ["a.b.c.v1 for consumer-2 (not sent)"]
 
 
 async def test_work_without_a_living_owner_is_found(sql, ground):

@@ -60,6 +60,8 @@ async def test_a_page_ends_with_the_last_key_that_was_compared():
         ([("ä", ""), ("b", "")], [], 'ORDER BY key COLLATE "C"'),
         ([("a", 1)], [], "the authority yields something that is no pair of texts"),
         (["ab"], [], "no pair of texts"),
+        ([("\U00020000" * 501, "")], [], "(2000 bytes)"),
+        ([("\ud800", "")], [], "no pair of texts"),
         ([], [("", "")], "the projection yields something"),
         ([], [("a\0", "")], "no NUL"),
         ([("a" * 1001, "")], [], "1 to 1000 characters"),

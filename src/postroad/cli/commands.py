@@ -30,6 +30,7 @@ from postroad.cli import (
     topology,
     work,
 )
+from postroad.errors import UsageError
 from postroad.runtime.exits import Exit
 from postroad.runtime.serve import tell
 
@@ -41,12 +42,22 @@ def execute(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; nothing is raised but what ends the interpreter."""
     app = build(arguments)
     try:
+        _readable(arguments)
         code = app(args=list(arguments), standalone_mode=False, prog_name="postroad")
     except KeyboardInterrupt:
         return int(Exit.STOPPED)
     except Exception as error:  # noqa: BLE001 - the border of the process: told in one line
         return _told(error)
     return int(code) if isinstance(code, int) else int(Exit.OK)
+
+
+def _readable(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text: no table holds them, so nothing can be found by them."""
+    for one in arguments:
+        try:
+            one.encode()
+        except UnicodeEncodeError:
+            raise UsageError("PR107", f"{one[:60]!a} is not text in UTF-8; write it as it is published") from None
 
 
 def build(arguments: Sequence[str] = ()) -> typer.Typer:

@@ -76,6 +76,7 @@ def _told(found: Redacted, verb: str, *, jobs: bool) -> str:
         f"{show.count(found.effects, 'effect')}: the command {verb}" if found.effects else "",
         f"{found.in_doubt} in doubt: the command stays until there is an outcome" if found.in_doubt else "",
         f"{show.count(found.jobs, 'job')} with the key in the request: {ended}" if found.jobs else "",
+        f"{show.count(found.replays, 'replay')} asked for the key" if found.replays else "",
         f"{found.unsent} wait to be sent and go as tombstones" if found.unsent else "",
         f"{found.running} are running now" if found.running else "",
     ]

@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 
 _DRIFT: Final = 1
+_LONGEST_WAIT: Final = 31_536_000
 Reference: TypeAlias = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help=HELP)]
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Why; kept in the audit.")]
 
@@ -85,7 +86,8 @@ def run(
     *,
     only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeat it.")] = None,
     settle: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Wait so long for events on their way.")
+        float | None,
+        typer.Option(min=0, max=_LONGEST_WAIT, metavar="SECONDS", help="Wait so long for events on their way."),
     ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Begin at the first key, not where the last run stopped.")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 Ids: TypeAlias = Annotated[list[str] | None, typer.Option("--id", help="Only this event; may be repeated.")]
 Types: TypeAlias = Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be repeated.")]
-Versions: TypeAlias = Annotated[list[int] | None, typer.Option("--version", help="Only this version of it.")]
+Versions: TypeAlias = Annotated[
+    list[int] | None, typer.Option("--version", min=1, max=2**31 - 1, help="Only this version of it.")
+]
 Keys: TypeAlias = Annotated[list[str] | None, typer.Option("--key", help="Only events of this key; may be repeated.")]
 Story: TypeAlias = Annotated[str | None, typer.Option("--correlation", help="Only events of this correlation.")]
 Since: TypeAlias = Annotated[str | None, typer.Option("--since", help=f"Only what was staged since {HELP}.")]

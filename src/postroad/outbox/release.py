@@ -24,8 +24,9 @@ _REPLAY: Final = ".replay"
 def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
     """Put the event of `row` (kind *event*, locked) back into the outbox and resolve it, both or neither; its place.
 
-    It keeps its id, its seq and its bytes, which come from the log; its place is fresh, so it goes after the events
-    of its key that were staged meanwhile. Refused again it comes back to quarantine.
+    It keeps its id, its seq and its bytes, which come from the log, and the replay that it belongs to; its place is
+    fresh, so it goes after the events of its key that were staged meanwhile. One that waits for the same consumer
+    already stands for it. Refused again it comes back to quarantine.
 
     Raises:
         UsageError: PR112, the log does not hold it any more.
@@ -39,7 +40,8 @@ def released(schema: str, row: Quarantined, *, by: str) -> Pipeline[int]:
     target = row.routing_key if (row.exchange or "").endswith(_REPLAY) else None
     (placed,) = yield QUERIES.statement(
         "put_back", schema, shard, event["seq"], event["recorded"], event["retention"],
-        f"{event['type']}.v{event['version']}", hashed, target,
+        f"{event['type']}.v{event['version']}", hashed if target is None else None, target,
+        None if row.replay is None else UUID(row.replay),
     )  # fmt: skip
     yield from work.resolve(schema, row.id, by=by)
     return int(placed["place"])

@@ -162,8 +162,8 @@ def dropped(schema: str, chosen: Chosen) -> Pipeline[list[DroppedDays]]:
 
 
 def ids(schema: str, chosen: Chosen, *, after: int, limit: int) -> Pipeline[Sequence[Row]]:
-    """The ids of what is `chosen`, a page in order of seq."""
-    rows = yield QUERIES.statement("ids", schema, *chosen.parameters, after, limit)
+    """The ids of what is `chosen`, a page in order of seq, without those of erased events."""
+    rows = yield QUERIES.statement("ids", schema, *chosen.parameters, after, limit, PREFIX)
     found: Sequence[Row] = rows
     return found
 
@@ -206,7 +206,9 @@ def stop(schema: str, number: int) -> Pipeline[int]:
     row = yield from _looked(schema, number, wanted="running", verb="stop")
     (gone,) = yield QUERIES.statement("withdraw", schema, row["id"])
     first = row["cursor"] if gone["seq"] is None else gone["seq"] - 1
-    yield QUERIES.statement("halt", schema, number, first, gone["count"], KEPT)
+    between = (first, row["cursor"], row["oldest"], row["newest"])
+    (passed,) = yield QUERIES.statement("passed", schema, *Chosen.read(row["chosen"]).parameters, *between, PREFIX)
+    yield QUERIES.statement("halt", schema, number, first, passed["live"], passed["redacted"], KEPT)
     return int(gone["count"])
 
 
@@ -218,6 +220,14 @@ def resume(schema: str, number: int, *, rate: float | None) -> Pipeline[None]:
     """
     yield from _looked(schema, number, wanted="stopped", verb="resume")
     yield QUERIES.statement("resume", schema, number, rate)
+
+
+def erase(schema: str, key: str, *, dry_run: bool) -> Pipeline[int]:
+    """Forget a person's key where a replay that is not done was asked for it; how many those are (or would be)."""
+    rows = yield QUERIES.statement("of_key", schema, key)
+    if rows and not dry_run:
+        yield QUERIES.statement("erase", schema, [row["number"] for row in rows], key)
+    return len(rows)
 
 
 def _looked(schema: str, number: int, *, wanted: str, verb: str) -> Pipeline[Row]:

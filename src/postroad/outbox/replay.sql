@@ -132,12 +132,20 @@ WITH gone AS (
 SELECT min(seq) AS seq, count(*) AS count
 FROM gone;
 
+-- name: passed
+-- How many events are chosen of those after the seq $10, up to $11, recorded from $12 to $13, and how many others of
+-- them are erased; $14 is how a tombstone begins.
+SELECT count(*) FILTER (WHERE substring(envelope FROM 1 FOR length($14::bytea)) <> $14) AS live,
+    count(*) FILTER (WHERE substring(envelope FROM 1 FOR length($14::bytea)) = $14) AS redacted
+FROM {schema}.event
+WHERE {chosen} AND seq > $10 AND seq <= $11 AND recorded >= $12 AND recorded <= $13;
+
 -- name: halt
--- Stops a replay: it begins again after the seq $2, $3 events that were withdrawn are not sent, and what it needs is
--- kept for $4.
+-- Stops a replay: it begins again after the seq $2, what it met since, $3 events and $4 erased ones, is to come again,
+-- and what it needs is kept for $5.
 UPDATE {schema}.replay
-SET state = 'stopped', cursor = least(cursor, $2), sent = sent - $3, changed_at = clock_timestamp(),
-    keeps_until = now() + $4::interval
+SET state = 'stopped', cursor = least(cursor, $2), sent = greatest(0, sent - $3),
+    redacted = greatest(0, redacted - $4), changed_at = clock_timestamp(), keeps_until = now() + $5::interval
 WHERE number = $1;
 
 -- name: resume
@@ -148,8 +156,22 @@ WHERE number = $1;
 
 -- name: ids
 -- The ids of what is chosen after the seq $10, at most $11, with their times: to be looked for in a consumer's inbox.
+-- What is erased ($12 is how a tombstone begins) is not sent.
 SELECT seq, id, recorded
 FROM {schema}.event
-WHERE {chosen} AND seq > $10
+WHERE {chosen} AND seq > $10 AND substring(envelope FROM 1 FOR length($12::bytea)) <> $12
 ORDER BY seq
 LIMIT $11;
+
+-- name: of_key
+-- The replays that were asked for the key $1 and are not done.
+SELECT number
+FROM {schema}.replay
+WHERE state <> 'done' AND chosen -> 'keys' ? $1
+FOR UPDATE;
+
+-- name: erase
+-- Forgets the key $2 of the replays $1: what they are about is erased.
+UPDATE {schema}.replay
+SET chosen = jsonb_set(chosen, '{keys}', (chosen -> 'keys') - $2::text)
+WHERE number = ANY ($1::bigint[]);

@@ -101,23 +101,27 @@ def let_go(schema: str, leases: Mapping[int, Lease], routes: list[str]) -> State
 
 
 def quarantine(schema: str, flight: Flight, verdict: Verdict) -> Pipeline[bool]:
-    """Move one row's event into quarantine, in a transaction of its own; whether its shard was still ours."""
+    """Move one row's event into quarantine, in a transaction of its own; whether its shard was still ours.
+
+    What goes to one consumer alone has a queue of its own there: one row does not stand for another consumer's.
+    """
     held = yield from fence(schema, [flight.lease])
     sent = flight.outgoing
     if not held or sent is None:
         return False
     gone = yield QUERIES.statement("remove", schema, flight.shard, flight.place)
     if gone:
+        queue = sent.exchange if flight.target is None else f"{sent.exchange}:{flight.target}"
         wire = Wire(
             body=sent.body, content_type=CONTENT_TYPE, headers=sent.headers, exchange=sent.exchange,
             routing_key=sent.routing_key, event_type=sent.type,
         )  # fmt: skip
         yield from work.quarantine(
-            schema, queue=sent.exchange, key=sent.message_id, wire=wire, verdict=verdict, kind="event",
+            schema, queue=queue, key=sent.message_id, wire=wire, verdict=verdict, kind="event",
             attempt=flight.attempts + 1,
         )  # fmt: skip
         yield from note_place(
-            schema, queue=sent.exchange, key=sent.message_id, seq=flight.seq, recorded=flight.recorded,
+            schema, queue=queue, key=sent.message_id, seq=flight.seq, recorded=flight.recorded,
             retention=flight.retention,
         )  # fmt: skip
     return True

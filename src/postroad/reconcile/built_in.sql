@@ -2,16 +2,20 @@
 -- most $2. Only read; each table has an owner of its own.
 
 -- name: outbox
--- Events that were refused, or that nobody has sent for five minutes, by route, target and reason.
+-- Events that were refused, or that nobody has sent for five minutes, by route, target and reason. Those of a replay
+-- were staged long ago: they wait at most since it last moved.
 SELECT key, found
 FROM (
     SELECT (concat_ws(' ', route, 'for ' || target, '(' || what || ')')) COLLATE "C" AS key,
         format('%s events, the oldest of %s', count(*), to_char(min(recorded) AT TIME ZONE 'UTC',
             'YYYY-MM-DD HH24:MI "UTC"')) AS found
     FROM (
-        SELECT route, target, recorded, CASE WHEN attempts > 0 THEN coalesce(left(reason, 100), 'refused')
-            WHEN coalesce(available_at, recorded) < clock_timestamp() - interval '5 minutes' THEN 'not sent' END AS what
+        SELECT route, outbox.target, recorded, CASE
+            WHEN attempts > 0 THEN coalesce(left(outbox.reason, 100), 'refused')
+            WHEN coalesce(available_at, replay.changed_at, recorded) < clock_timestamp() - interval '5 minutes'
+            THEN 'not sent' END AS what
         FROM {schema}.outbox
+        LEFT JOIN {schema}.replay ON replay.id = outbox.replay
     ) AS waiting
     WHERE what IS NOT NULL
     GROUP BY route, target, what

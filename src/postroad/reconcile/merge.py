@@ -17,6 +17,7 @@ Items: TypeAlias = AsyncIterator[tuple[str, str]]
 PAGE: Final = 1000
 _LONGEST_FINGERPRINT: Final = 200
 _LONGEST_KEY: Final = 1000
+_MOST_BYTES: Final = 2000  # An index holds 2704, the reconciliation's name included.
 
 
 class Kind(StrEnum):
@@ -71,15 +72,25 @@ class _Side:
 
     def _checked(self, item: object) -> tuple[str, str]:
         match item:
-            case (str() as key, str() as fingerprint) if key and len(key) <= _LONGEST_KEY and "\0" not in key:
+            case (str() as key, str() as fingerprint) if _fits(key):
                 return key, fingerprint
         what = f"the {self._name} yields something that is no pair of texts (key, fingerprint)"
-        raise UsageError("PR107", f"{what}; a key has 1 to {_LONGEST_KEY} characters and no NUL")
+        raise UsageError("PR107", f"{what}; a key has 1 to {_LONGEST_KEY} characters ({_MOST_BYTES} bytes) and no NUL")
 
     def _disordered(self, key: str, last: str) -> UsageError:
         what = "twice" if key == last else "out of order"
         remedy = 'yield each key once, in the order of Python\'s texts: ORDER BY key COLLATE "C"'
         return UsageError("PR107", f"the {self._name} yields a key {what}; {remedy}")
+
+
+def _fits(key: str) -> bool:
+    """Whether a table can keep it as a key."""
+    if not 0 < len(key) <= _LONGEST_KEY or "\0" in key:
+        return False
+    try:
+        return key.isascii() or len(key.encode()) <= _MOST_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 async def merged(authority: Items, projection: Items, *, after: str | None = None) -> AsyncGenerator[Page, None]:

@@ -10,6 +10,7 @@ from postroad.audit import Act, record
 from postroad.effects import operate as effects
 from postroad.errors import UsageError
 from postroad.outbox import erase as log
+from postroad.outbox import replay
 from postroad.reconcile import store as drift
 from postroad.runtime.operations import connected
 from postroad.runtime.quarantine_acts import check_reason
@@ -28,7 +29,8 @@ class Redacted:
 
     `unsent` of the log's wait in the outbox, and `running` of work's are in a worker's memory at this moment.
     `effects` lose their command, and `in_doubt` keep it until there is an outcome. `jobs` name the key: they are
-    cancelled, and their requests erased, where that was asked for. Rows of `drift` under the key are deleted.
+    cancelled, and their requests erased, where that was asked for. Rows of `drift` under the key are deleted,
+    and `replays` that are not done forget it.
     `subject` is the audit's name for the key: a hash.
     """
 
@@ -41,6 +43,7 @@ class Redacted:
     in_doubt: int
     jobs: int
     drift: int
+    replays: int
     subject: str
 
 
@@ -81,19 +84,22 @@ def _redacted(
 ) -> Pipeline[Redacted]:  # fmt: skip
     events, unsent = yield from log.erase(schema, key, producer=producer, dry_run=dry_run)
     rows, running, kept = yield from work.erase(schema, key, producer=producer, by=by, dry_run=dry_run)
-    commands = in_doubt = named = busy = drifted = 0
+    commands = in_doubt = named = busy = drifted = replays = 0
     if producer is None:
         commands, in_doubt = yield from effects.erase(schema, key, dry_run=dry_run)
         drifted = yield from drift.erase(schema, key, dry_run=dry_run)
+        replays = yield from replay.erase(schema, key, dry_run=dry_run)
         named, busy = yield from work.erase_jobs(schema, key, by=by, reason=reason, dry_run=dry_run or not jobs)
     subject = f"key sha256:{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    done = Redacted(events, rows, kept, unsent, running + busy, commands, in_doubt, named, drifted, subject)
+    done = Redacted(
+        events, rows, kept, unsent, running + busy, commands, in_doubt, named, drifted, replays, subject
+    )  # fmt: skip
     if not dry_run:
         after = {
             "log": events, "work": rows, "quarantine": kept, "effects": commands, "jobs": named if jobs else 0,
-            "drift": drifted, "unsent": unsent, "producer": producer,
+            "drift": drifted, "replays": replays, "unsent": unsent, "producer": producer,
         }  # fmt: skip
-        items = events + rows + kept + commands + drifted + (named if jobs else 0)
+        items = events + rows + kept + commands + drifted + replays + (named if jobs else 0)
         act = Act(by=by, act="event.redact", subject=subject, items=items, reason=reason, after=after)
         yield from record(schema, act)
     return done

@@ -34,7 +34,9 @@ RATE: Final = 500.0
 
 _PAGE: Final = 5000
 _AROUND: Final = timedelta(hours=1)
+_DIGITS: Final = 19  # Numbers with fewer fit in a bigint.
 _VERSION_7: Final = 7
+_NEVER: Final = 253_000_000_000_000  # Milliseconds: in the year 9987.
 _EVERY_VERSION: Final = ".*"
 
 
@@ -263,7 +265,7 @@ def _one(schema: str, number: int) -> Pipeline[Replay]:
 
 
 def _named(schema: str, given: str) -> Pipeline[tuple[UUID, Chosen | None]]:
-    if given.isdecimal():
+    if given.isdecimal() and len(given) < _DIGITS:
         one = yield from _one(schema, int(given))
         return one.id, one.chosen
     try:
@@ -275,7 +277,7 @@ def _named(schema: str, given: str) -> Pipeline[tuple[UUID, Chosen | None]]:
 
 def _counted(schema: str, chosen: Chosen) -> Pipeline[tuple[Chosen, list[Count]]]:
     """What is chosen, and what that is in the log; ids say themselves in which days they are."""
-    times = [_made_at(one) for one in chosen.ids or () if one.version == _VERSION_7]
+    times = [at for at in map(_made_at, chosen.ids or ()) if at is not None]
     if chosen.ids and len(times) == len(chosen.ids) and chosen.since is None and chosen.until is None:
         near = replace(chosen, since=min(times) - _AROUND, until=max(times) + _AROUND)
         found = yield from store.counts(schema, near)
@@ -284,9 +286,12 @@ def _counted(schema: str, chosen: Chosen) -> Pipeline[tuple[Chosen, list[Count]]
     return chosen, (yield from store.counts(schema, chosen))
 
 
-def _made_at(identity: UUID) -> datetime:
-    """When a UUIDv7 was made (RFC 9562, section 5.7)."""
-    return datetime.fromtimestamp((identity.int >> 80) / 1000, UTC)
+def _made_at(identity: UUID) -> datetime | None:
+    """When a UUIDv7 was made (RFC 9562, section 5.7); None of others, and of a time that no calendar has."""
+    milliseconds = identity.int >> 80
+    if identity.version != _VERSION_7 or milliseconds >= _NEVER:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _shown(chosen: Chosen) -> dict[str, Any]:

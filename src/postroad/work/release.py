@@ -34,6 +34,8 @@ class Quarantined:
     retention: int | None
     legacy: bool
     """Whether it came by a queue of another owner, where only the consumer's own function gives it an identity."""
+    replay: str | None
+    """The replay that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 -- name: look
 -- One row of quarantine, locked until the transaction ends.
 SELECT id, kind, queue, key, code, resolved_at, exchange, routing_key, seq, recorded, retention,
-    headers ? 'amqp-properties' AS legacy
+    headers ? 'amqp-properties' AS legacy, headers ->> 'postroad-replay' AS replay
 FROM {schema}.quarantine
 WHERE id = $1
 FOR UPDATE;
