@@ -115,6 +115,10 @@ def test_many_are_not_touched_without_a_choice_a_word_or_a_right_rate(table: Tab
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
     assert "--yes" in done.stderr
     table.refused("quarantine", "retry", "--all", "--yes", "--rate", "fast", said=("500/s", "PR107"))
+    table.refused("quarantine", "retry", "--class", "typo", "--yes", said=("'typo' is no class", "transient", "PR107"))
+    reversed_ = ("--since", "1h", "--until", "2h")
+    table.refused("quarantine", "groups", *reversed_, said=("--until '2h' is not after --since '1h'", "PR107"))
+    assert table.text("quarantine", "retry", "--group", "none", "--dry-run").strip() == "release: 0 rows"
     table.refused("quarantine", "discard", "4711", "--reason", "x", said=("4711", "PR112"))
     assert count(table, "quarantine", "resolved_at IS NULL") == 2
 

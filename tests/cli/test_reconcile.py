@@ -137,6 +137,7 @@ def test_what_stands_on_the_transport_for_nobody_is_found(table):
         (("run", APP, "--settle", "-1"), Exit.USAGE, ("--settle",)),
         (("run", APP, "--settle", "inf"), Exit.USAGE, ("--settle",)),
         (("drift", "--kind", "wrong"), Exit.USAGE, ("wrong",)),
+        (("drift", "nobody"), Exit.USAGE, ("PR107", "no reconciliation 'nobody' has run here")),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(table, words, code, said):

@@ -110,6 +110,8 @@ def test_what_cannot_be_is_one_line(table: Table) -> None:
             ("replay", "rehandle", "9" * 20, "--consumer", BILLING, "--reason", "r"),
             "neither the number of a replay nor its id",
         ),
+        ((*ALL, "--since", "1h", "--until", "2h", "--dry-run"), "--until '2h' is not after --since '1h'"),
+        ((*ALL, "--occurred-since", "1h", "--occurred-until", "1d"), "is not after --occurred-since '1h'"),
         ((*DO, "--rate", "0"), "not a rate"),
         ((*DO, "--key", "nobody"), "the log holds no event that was asked for"),
         ((*ALL, "--type", "orders.order.lost", "--dry-run"), "does not subscribe to orders.order.lost"),

@@ -53,6 +53,8 @@ async def test_a_projection_that_has_caught_up_says_how_long_the_latest_took(sql
     found = await behind(ground)
     assert found.to_come == 0
     assert 0 <= found.median_seconds <= found.longest_seconds < 30
+    await sql.execute("UPDATE inbox SET outcome = 'delayed', at = at + interval '1 hour'")
+    assert (await behind(ground)).longest_seconds is None, "it took nothing yet that waits for another attempt"
     lags = [one for one in heard if isinstance(one, ProjectionLag)]
     assert {one.consumer for one in lags} == {"reconcile.seen"}
     assert min(one.seconds for one in lags) > 10 * 365 * 86_400, "these flights left in 2013"

@@ -32,3 +32,15 @@ def moment(option: str, text: str | None) -> datetime | None:
     except (ValueError, OverflowError):
         pass
     raise UsageError("PR107", f"{option} {text!r} is not a time with a zone; write it as {HELP}")
+
+
+def span(options: tuple[str, str], since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """The two ends of a range, given for `options`; None where one is open.
+
+    Raises:
+        UsageError: PR107, one is no time, or the range is reversed or empty.
+    """
+    begin, end = (moment(option, text) for option, text in zip(options, (since, until), strict=True))
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError("PR107", f"{options[1]} {until!r} is not after {options[0]} {since!r}: nothing lies between")
+    return begin, end

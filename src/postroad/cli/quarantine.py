@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from postroad.cli import show
-from postroad.cli.moments import HELP, moment
+from postroad.cli.moments import HELP, span
 from postroad.errors import UsageError
 from postroad.runtime.exits import Exit
 
@@ -260,7 +260,8 @@ def _agreed(verb: str, found: Preview, *, dry_run: bool, yes: bool, as_json: boo
         show.document({"dry_run": True, **asdict(found)})
     elif not as_json:
         stay = f"; {found.unreleasable} have no key and cannot be released" if found.unreleasable else ""
-        show.line(f"{verb}: {found.count} rows, the oldest for {found.oldest_seconds:.0f} s{stay}")
+        oldest = f", the oldest for {found.oldest_seconds:.0f} s" if found.count else ""
+        show.line(f"{verb}: {found.count} rows{oldest}{stay}")
         for each in found.queues:
             show.line(f"  {show.safe(each.queue)}: {each.count}, the oldest for {each.oldest_seconds:.0f} s")
     if dry_run:
@@ -285,11 +286,15 @@ def _chosen(
     row: int | None, *, queue: str | None, group: str | None, failure: str | None, code: str | None,
     event_type: str | None, since: str | None, until: str | None,
 ) -> Chosen:  # fmt: skip
+    from postroad.failures import FailureClass
     from postroad.work.kept import Chosen
 
+    if failure is not None and failure not in (known := [str(one) for one in FailureClass]):
+        raise UsageError("PR107", f"--class {failure!r} is no class of failure; it is one of {', '.join(known)}")
+    begin, end = span(("--since", "--until"), since, until)
     return Chosen(
         id=row, queue=queue, fingerprint=group, failure=failure, code=code, event_type=event_type,
-        since=moment("--since", since), until=moment("--until", until),
+        since=begin, until=end,
     )  # fmt: skip
 
 

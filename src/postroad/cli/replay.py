@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from postroad.cli import show
-from postroad.cli.moments import HELP, moment
+from postroad.cli.moments import HELP, span
 from postroad.cli.quarantine import By, DryRun, Yes, per_second, who
 from postroad.errors import UsageError
 from postroad.runtime.exits import Exit
@@ -313,11 +313,12 @@ def _chosen(
 ) -> Chosen:  # fmt: skip
     from postroad.outbox.replay import Chosen
 
+    since, until = span(("--since", "--until"), *times)
+    occurred_since, occurred_until = span(("--occurred-since", "--occurred-until"), *occurred)
     return Chosen(
         ids=[_id(one) for one in ids] if ids else None, types=types or None, versions=versions or None,
-        keys=keys or None, correlation=correlation, since=moment("--since", times[0]),
-        until=moment("--until", times[1]), occurred_since=moment("--occurred-since", occurred[0]),
-        occurred_until=moment("--occurred-until", occurred[1]),
+        keys=keys or None, correlation=correlation, since=since, until=until,
+        occurred_since=occurred_since, occurred_until=occurred_until,
     )  # fmt: skip
 
 

@@ -22,17 +22,18 @@ CROSS JOIN (
 ) AS queue;
 
 -- name: took
--- Of the latest $2 events that the consumer $1 has handled, how many seconds after they were staged: a message's key is
--- a UUID of version 7, in which that time stands; $3 is beyond any of now. Foreign events have others: left out.
+-- Of the latest $2 events that have a mark of the consumer $1 those that it has handled: how many seconds after they were
+-- staged. A message's key is a UUID of version 7, in which that time stands; $3 is beyond any of now. Foreign events have
+-- others: left out, as is what waits for another attempt or lies in quarantine, whose mark says when it failed.
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS median, max(seconds) AS longest
 FROM (
     SELECT extract(EPOCH FROM at)::float8
         - ('x' || left(replace(message_key::text, '-', ''), 12))::bit(48)::bigint / 1000.0 AS seconds
     FROM (
-        SELECT message_key, at FROM {schema}.inbox
+        SELECT message_key, at, outcome FROM {schema}.inbox
         WHERE consumer = $1 AND message_key < $3::uuid
         ORDER BY message_key DESC
         LIMIT $2
     ) AS latest
-    WHERE substr(message_key::text, 15, 1) = '7'
+    WHERE outcome = 'handled' AND substr(message_key::text, 15, 1) = '7'
 ) AS took;

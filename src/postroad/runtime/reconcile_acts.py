@@ -109,8 +109,15 @@ async def run(
 async def drift(
     settings: Settings, *, name: str | None, kind: str | None, state: str, limit: int
 ) -> Sequence[Drifted]:  # fmt: skip
-    """What differs, oldest first; `state` is open, suspected, repaired or resolved."""
+    """What differs, oldest first; `state` is open, suspected, repaired or resolved.
+
+    Raises:
+        UsageError: PR107, nothing of that name has run here.
+    """
     async with _hand(settings) as hand:
+        if name is not None and name not in {one.name for one in await drive(store.listed(settings.schema), hand)}:
+            message = f"no reconciliation {name!r} has run here; see `postroad reconcile list`, or run it first"
+            raise UsageError("PR107", message)
         return await drive(store.drift(settings.schema, name=name, kind=kind, state=state, limit=limit), hand)
 
 

@@ -63,7 +63,7 @@ class Every:
             if value % SECOND:
                 raise UsageError("PR107", f"{name} {value} has parts of a second; write whole seconds")
         if self.every <= NOTHING:
-            raise UsageError("PR107", f"every {self.every} is not above zero; write a duration, as minutes(5)")
+            raise UsageError("PR107", f"every {self.every} is not above zero; write a duration, as 5m, or minutes(5)")
         if not NOTHING <= self.phase < self.every:
             raise UsageError("PR107", f"phase {self.phase} is not from zero to below every ({self.every}); lower it")
 
