@@ -81,6 +81,17 @@ def test_groups_in_turns_are_larger_while_nothing_fails():
     assert gear.size == MOST
 
 
+def test_turns_overlap_until_a_commit_took_long_and_again_after_a_minute():
+    gear, time = gears()
+    assert gear.overlapping
+    gear.overtook()
+    assert (gear.overlapping, gear.optimistic) == (False, True)
+    time.now += 60
+    assert gear.overlapping
+    gear.failed()
+    assert not gear.overlapping
+
+
 def test_groups_that_keep_ending_early_mean_a_minute_of_the_slow_gear():
     gear, time = gears()
     for early in (True, False, True):

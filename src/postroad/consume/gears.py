@@ -51,7 +51,7 @@ class Gears:
         self._sum = 0.0
         self._endings: deque[bool] = deque(maxlen=_OF_GROUPS)
         self._penalty_until = 0.0
-        self._careful_until = self._single_until = 0.0
+        self._careful_until = self._single_until = self._apart_until = 0.0
 
     @property
     def fast(self) -> bool:
@@ -75,6 +75,11 @@ class Gears:
             return 1
         bearable = max(1, int(FAST_BELOW.total_seconds() / max(self._mean(), _NO_TIME)))
         return min(ABREAST, self._concurrency, bearable)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether, where handlers take turns, the next group's begin while the one before it commits."""
+        return self.optimistic and self._over(self._apart_until)
 
     @property
     def open(self) -> int:
@@ -115,6 +120,10 @@ class Gears:
     def collided(self) -> None:
         """Groups that were open at once got into each other's way, so that for a minute there is one at a time."""
         self._single_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def overtook(self) -> None:
+        """A group waited for a commit before it longer than for a lock: for a minute they do not overlap."""
+        self._apart_until = self._clock.monotonic() + PENALTY.total_seconds()
 
     @property
     def _in_turns(self) -> bool:
