@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.consume.gears import ABREAST, MOST, Gears
+from postroad.consume.gears import ABREAST, MOST, MOST_IN_TURNS, Gears
 
 
 class Time:
@@ -65,6 +65,31 @@ def test_a_group_is_as_large_as_fits_its_age():
     assert gear.size == MOST
     took(gear, 0.005, 100)
     assert gear.size in {9, 10}
+
+
+def test_groups_in_turns_are_larger_while_nothing_fails():
+    gear, time = gears()
+    gear.collided()
+    took(gear, 0.0002, 100)
+    assert gear.size == MOST_IN_TURNS
+    took(gear, 0.001, 100)
+    assert gear.size in {49, 50}
+    took(gear, 0.0002, 100)
+    gear.failed()
+    assert gear.size == MOST
+    time.now += 60
+    assert gear.size == MOST
+
+
+def test_turns_overlap_until_a_commit_took_long_and_again_after_a_minute():
+    gear, time = gears()
+    assert gear.overlapping
+    gear.overtook()
+    assert (gear.overlapping, gear.optimistic) == (False, True)
+    time.now += 60
+    assert gear.overlapping
+    gear.failed()
+    assert not gear.overlapping
 
 
 def test_groups_that_keep_ending_early_mean_a_minute_of_the_slow_gear():

@@ -66,6 +66,18 @@ async def test_who_is_cancelled_while_waiting_keeps_nobody_waiting():
     await asyncio.wait_for(waits[1], 5)
 
 
+async def test_a_turn_knows_whether_it_came_behind_a_commit():
+    turns = Turns(60)
+    first, second, third = (turns.join(single=True) for _ in range(3))
+    await first.wait()
+    first.end()
+    await second.wait()
+    first.over()
+    second.over()
+    await third.wait()
+    assert [turn.behind for turn in (first, second, third)] == [False, True, False]
+
+
 async def one_hot_row(here, queue, sql):
     await sql.execute("CREATE TABLE public.hot AS SELECT 0 AS n; GRANT SELECT, UPDATE ON public.hot TO PUBLIC")
 
@@ -104,3 +116,38 @@ async def test_without_turns_they_would_run_into_each_other(here, queue, sql, in
     monkeypatch.setattr(Turns, "take", at_once)
     with pytest.raises(AssertionError):
         await one_hot_row(here, queue, sql)
+
+
+async def slow_commits(here, queue, sql):
+    """A commit that takes five times as long as a statement may wait for a lock, after the handlers of a group."""
+    await sql.execute("""
+        CREATE TABLE public.hot AS SELECT 0 AS n;
+        GRANT SELECT, UPDATE ON public.hot TO PUBLIC;
+        CREATE FUNCTION public.linger() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_sleep(0.003); RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER linger AFTER UPDATE ON public.hot DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION public.linger();
+    """)
+
+    @consumer(Placed, name="billing.orders")
+    async def count(event, delivery):
+        await delivery.tx.execute("UPDATE public.hot SET n = n + 1")
+
+    for number in range(COUNT):
+        queue.put(body(f"{number}"))
+    async with here.consuming(count, queue.intake(prefetch=COUNT)) as attempts:
+        await here.settled(COUNT, result=DeliveryResult.OK)
+        assert attempts.gears.optimistic
+        assert not attempts.gears.overlapping
+    assert await sql.fetchval("SELECT n FROM public.hot") == COUNT
+
+
+async def test_a_slow_commit_costs_the_overlap_and_nothing_else(here, queue, sql, in_turns):
+    await slow_commits(here, queue, sql)
+
+
+@pytest.mark.sabotage
+async def test_taken_for_a_failure_it_would_cost_the_trust_in_groups(here, queue, sql, in_turns, monkeypatch):
+    monkeypatch.setattr(gears.Gears, "overtook", gears.Gears.failed)
+    with pytest.raises(AssertionError):
+        await slow_commits(here, queue, sql)

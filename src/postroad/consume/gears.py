@@ -19,6 +19,9 @@ AGE: Final = seconds(0.05)
 """A group that is older commits after the handler that runs."""
 
 MOST: Final = 32
+MOST_IN_TURNS: Final = 64
+"""Deliveries in a group. In turns each waits for the commit before it: so that is shared by more of them."""
+
 ABREAST: Final = 4
 """Groups open at once: while one waits for the database, another runs handlers. More gain nothing on two cores."""
 
@@ -48,7 +51,7 @@ class Gears:
         self._sum = 0.0
         self._endings: deque[bool] = deque(maxlen=_OF_GROUPS)
         self._penalty_until = 0.0
-        self._careful_until = self._single_until = 0.0
+        self._careful_until = self._single_until = self._apart_until = 0.0
 
     @property
     def fast(self) -> bool:
@@ -68,10 +71,15 @@ class Gears:
 
         On one loop each handler takes longer beside others: not so many that this alone would make them slow.
         """
-        if not self.optimistic or not self._over(self._single_until):
+        if not self.optimistic or self._in_turns:
             return 1
         bearable = max(1, int(FAST_BELOW.total_seconds() / max(self._mean(), _NO_TIME)))
         return min(ABREAST, self._concurrency, bearable)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether, where handlers take turns, the next group's begin while the one before it commits."""
+        return self.optimistic and self._over(self._apart_until)
 
     @property
     def open(self) -> int:
@@ -81,8 +89,8 @@ class Gears:
     @property
     def size(self) -> int:
         """How many deliveries a group takes: as many as end within its age, if they go on as they did."""
-        mean = self._mean()
-        return MOST if mean * MOST <= AGE.total_seconds() else max(2, int(AGE.total_seconds() / mean))
+        mean, most = self._mean(), MOST_IN_TURNS if self.optimistic and self._in_turns else MOST
+        return most if mean * most <= AGE.total_seconds() else max(2, int(AGE.total_seconds() / mean))
 
     def took(self, duration: float) -> None:
         """A handler took so many seconds."""
@@ -112,6 +120,14 @@ class Gears:
     def collided(self) -> None:
         """Groups that were open at once got into each other's way, so that for a minute there is one at a time."""
         self._single_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    def overtook(self) -> None:
+        """A group waited for a commit before it longer than for a lock: for a minute they do not overlap."""
+        self._apart_until = self._clock.monotonic() + PENALTY.total_seconds()
+
+    @property
+    def _in_turns(self) -> bool:
+        return not self._over(self._single_until)
 
     def _over(self, until: float) -> bool:
         return until == 0.0 or self._clock.monotonic() >= until

@@ -47,6 +47,8 @@ UNDO: Final = Statement("ROLLBACK TO SAVEPOINT postroad_member; RELEASE SAVEPOIN
 _NEEDS_ITS_OWN: Final = frozenset({"55P03", "40P01", "40001"})
 """Lock time-out, deadlock, serialization: what sharing a transaction brings about. Alone it may well succeed."""
 
+_LOCK_TIME_OUT: Final = "55P03"
+
 _HANDLER_COMMITTED: Final = frozenset({"25P01", "3B001"})
 """No transaction, no such savepoint: a handler ended ours, past the guard."""
 
@@ -192,7 +194,8 @@ class Group:
 
     Nothing of a group is told, and nothing may be acked, before its commit. While nothing fails, groups are
     optimistic: without savepoints, which saves every member a round trip. The first failure is rolled back with its
-    whole group; its members are the first of the next one, with a savepoint for each, and so it stays for a minute.
+    whole group; its members are the first of the next one, with a savepoint for each, and so it stays for a minute. A
+    lock time-out behind a commit that took long is nobody's failure: for a minute turns wait for commits.
 
     Whatever else ends a group than its age and its members' own failures charges nobody: its members come back to be
     run alone. Told of a lost connection it does not ask whether the commit was reached: the inbox knows, when they run
@@ -231,7 +234,7 @@ class Group:
             outcome = await attempts.settle(first[0])
             return Parting([(first[0], outcome, attempts.clock.monotonic() - began)], copies, ())
         finally:
-            turn.end()
+            turn.over()
             self._open.remove(began)
 
     async def _together(
@@ -250,14 +253,14 @@ class Group:
                     async with book.patience:
                         await unit.drive(pipeline)
                 finally:
-                    book.turn.end()
+                    if gears.overlapping:
+                        book.turn.end()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found out who it is about
             if book.patience.expired():
                 gears.punish()
                 return Parting((), copies, first)
             if optimistic and _savepoints_would_help(error, runs):
-                collided = abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error))
-                (gears.collided if collided else gears.failed)()
+                self._trust_less(error, book.turn, abreast=abreast)
                 return Parting((), [*first, *copies], ())
             if any(run.error is not None and not run.lost for run in runs) or not connection_like(error):
                 gears.ended(early=True)
@@ -271,6 +274,16 @@ class Group:
                 run.error = None  # Its traceback holds the frames of the handler, and with them the payload.
         gears.ended(early=bool(book.alone))
         return self._told(book, copies)
+
+    def _trust_less(self, error: Exception, turn: Turn, *, abreast: bool) -> None:
+        """An optimistic group ended by `error`: what those after it do without."""
+        gears = self._attempts.gears
+        if abreast and not _NEEDS_ITS_OWN.isdisjoint(sqlstates(error)):
+            gears.collided()
+        elif turn.behind and _LOCK_TIME_OUT in sqlstates(error):
+            gears.overtook()
+        else:
+            gears.failed()
 
     def _told(self, book: _Book, copies: Sequence[Arrival]) -> Parting:
         attempts = self._attempts

@@ -21,6 +21,8 @@ class Turns:
         self._abreast = 0
         self._none_abreast = asyncio.Event()
         self._none_abreast.set()
+        self.leaving = 0
+        """How many have let others have their turn, and end their transactions."""
 
     def join(self, *, single: bool) -> Turn:
         """A turn of one's own: `single` waits for everybody before it, and holds back those after it."""
@@ -53,13 +55,16 @@ class Turns:
 
 
 class Turn:
-    """One group's turn: `wait` before its handlers, and `end` right before its transaction ends (and once more)."""
+    """One group's turn: `wait` before its handlers, `end` right before its transaction ends, and `over` after that."""
 
     def __init__(self, turns: Turns, *, single: bool) -> None:
         """Counted from now on, unless `single`."""
         self._turns = turns
         self._single = single
         self._held = not single
+        self._leaving = False
+        self.behind = False
+        """Whether it came while another one's transaction was ending, whose rows it may have to wait for."""
         if not single:
             turns.count(+1)
 
@@ -67,9 +72,13 @@ class Turn:
         """Wait for one's turn."""
         if self._single:
             self._held = await self._turns.take()
+            self.behind = self._turns.leaving > 0
 
     def end(self) -> None:
         """Let others have theirs."""
+        if not self._leaving:
+            self._leaving = True
+            self._turns.leaving += 1
         if not self._held:
             return
         self._held = False
@@ -77,3 +86,8 @@ class Turn:
             self._turns.give()
         else:
             self._turns.count(-1)
+
+    def over(self) -> None:
+        """Its transaction has ended; called once."""
+        self.end()
+        self._turns.leaving -= 1
