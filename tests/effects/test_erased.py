@@ -76,6 +76,6 @@ async def test_a_delivery_that_waits_for_an_outcome_is_dropped_and_its_effect_lo
             assert (done.log, done.work, done.effects, done.in_doubt) == (1, 1, 0, 1)
             provider.blind = False
             await until(sql, "SELECT outcome = 'dropped' FROM inbox")
-    assert await states(sql) == {"o1": "succeeded"}
+            await until(sql, "SELECT state = 'succeeded' FROM effect")
     assert provider.requests == {"o1": 1}
     assert await receipts(sql) == []

@@ -79,7 +79,7 @@ def test_an_app_starts_becomes_ready_carries_an_event_and_stops_with_a_receipt(
         services = json.loads(fetch(port, "/health/ready")[1])["services"]
         assert services.keys() == {
             "transport", "installation", "work", "leftovers", "consumer:orders.book", "collector:orders.book",
-            "dispatcher", "maintain",
+            "dispatcher", "replay", "maintain",
         }  # fmt: skip
         status, metrics = fetch(port, "/metrics")
         assert status == 200
@@ -271,7 +271,7 @@ def test_the_roles_say_what_a_process_does(settings: dict[str, str]) -> None:
     with Running("orders:app", "--only", "dispatch,maintain", **settings) as app:
         port = app.ready()
         assert json.loads(fetch(port, "/health/ready")[1])["services"].keys() == {
-            "transport", "installation", "dispatcher", "maintain",
+            "transport", "installation", "dispatcher", "replay", "maintain",
         }  # fmt: skip
         app.stop()
 
