@@ -159,13 +159,14 @@ def test_a_row_is_shown_wherever_it_is_and_its_payload_only_when_asked_for(table
     assert "payload" not in found
 
 
-def test_odd_texts_are_shown_escaped_and_looked_for_without_an_error(table: Table) -> None:
+def test_odd_texts_are_shown_escaped_and_what_is_no_text_is_refused(table: Table) -> None:
     number = table.add(key="E'a\\x1b[2J\\nb'", note="E'\\x1b]0;x\\x07'")
     shown = table.text("work", "show", str(number)) + table.text("work", "list")
     assert "key: a\\x1b[2J\\nb" in shown
     assert "\x1b" not in shown
-    assert table.work("work", "list", "--queue", "\udcff", "--job", "\udcff")["rows"] == []
-    assert table.work("work", "cancel", str(number), "--by", "a\udcff\n\x1bb", "--reason", "\udcff")["result"] == "done"
+    odd = ("--by", "a\udcff\n\x1bb", "--reason", "why")
+    table.refused("work", "cancel", str(number), *odd, said=("is not text in UTF-8",))
+    assert table.work("work", "cancel", str(number), "--by", "a\n\x1bb", "--reason", "why")["result"] == "done"
 
 
 # --- cancel ---------------------------------------------------------------------------------------------------------

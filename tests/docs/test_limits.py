@@ -30,6 +30,7 @@ SETTINGS = DispatchSettings()
         ("{} for each handler, 32 where", _PREFETCHED),
         ("{} where groups may form", _PREFETCHED_IN_GROUPS),
         ("{} deliveries, 50 ms", gears.MOST),
+        ("{} deliveries where groups take turns", gears.MOST_IN_TURNS),
         ("32 deliveries, {} ms", round(gears.AGE.total_seconds() * 1000)),
         ("{} s until one that hangs", round(group.STALLED.total_seconds())),
         ("at most {} minutes", LONGEST.total_seconds() // 60),

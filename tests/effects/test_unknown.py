@@ -29,7 +29,7 @@ from work.bench import SCHEMA
 from work.jobbench import until_empty
 
 WAITS_FOR_A_PERSON = "SELECT state = 'scheduled' AND run_at > now() + interval '5 minutes' FROM work"
-"""Not only for the first look, which nobody can take."""
+"""Where its worker lost the lease it is asked again after 30 s, and only then waits for that long."""
 
 # --- outcomes that nobody knows -----------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ async def test_without_a_look_up_a_person_decides(here, sql, runtime_url):
         async with shop(here, runtime_url, charge, provider, charging(charge)):
             await ask(sql, "a")
             await here.heard.wait(EffectNeedsPerson)
-            await eventually(sql, WAITS_FOR_A_PERSON, True)
+            await eventually(sql, WAITS_FOR_A_PERSON, True, within=45)
     assert provider.requests == {"a": 1}
     assert await states(sql) == {"a": "manual"}
 
@@ -203,7 +203,7 @@ async def resolved(here, sql, runtime_url) -> None:
     with Provider("act-500") as provider:
         async with shop(here, runtime_url, charge, provider, charging(charge)):
             await ask(sql, "a")
-            await eventually(sql, WAITS_FOR_A_PERSON, True)
+            await eventually(sql, WAITS_FOR_A_PERSON, True, within=45)
             number = await sql.fetchval("SELECT id FROM effect")
             await here.run(operate.resolve(SCHEMA, number, Done("by hand"), by="ada", reason=None))
             await until_empty(sql, within=5)
