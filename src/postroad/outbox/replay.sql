@@ -173,5 +173,5 @@ FOR UPDATE;
 -- name: erase
 -- Forgets the key $2 of the replays $1: what they are about is erased.
 UPDATE {schema}.replay
-SET chosen = jsonb_set(chosen, '{keys}', (chosen -> 'keys') - $2::text)
+SET chosen = jsonb_set(chosen, ARRAY['keys'], (chosen -> 'keys') - $2::text)
 WHERE number = ANY ($1::bigint[]);
