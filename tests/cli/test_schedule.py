@@ -61,7 +61,7 @@ def test_next_of_an_interval(run) -> None:
         (["--cron", "* 25 * * *"], "hour"),
         (["--cron", "* * * * 8"], "day of week"),
         (["--cron", "0 0 30 2 *"], "day of month"),
-        (["--cron", "\udcff * * * *"], "minute"),
+        (["--cron", "\udcff * * * *"], "is not text in UTF-8"),
         (["--cron", "* * * * *", "--zone", "CET"], "zone"),
         (["--cron", "* * * * *", "--after", "noon"], "--after"),
         (["--cron", "* * * * *", "--after", "2025-01-01"], "--after"),
